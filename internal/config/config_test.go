@@ -247,6 +247,10 @@ f:1:59: workers[2]: http://a is listed twice, first as workers[0]
 f:1:59: workers[2]: ranks: 300 is outside 1..256
 f: correct these 4 problems and check again`},
 		{"an entry with a value that cannot be read is not checked", "workers: [{url: a, ranks: x}]", `f:1:27: "x" is not a whole number` + again},
+		{"a swap of two letters", "wrokers: []", `f:1:1: unknown field "wrokers"; did you mean workers?`},
+		{"a key of another section in an entry", "models: [{model: x, path: .}]", `f:1:11: unknown field models.model (known: name, path)` + again},
+		{"a path in place of a model", "models: [/x]", `f:1:10: "/x" stands where a model is expected: a model is written as path: DIR, with name: NAME if there are several` + again},
+		{"a path in place of models", "models: /x", `f:1:9: "/x" stands where a list is expected: a line with - for each, such as - path: DIR`},
 		{"all is well beside it", "breaker: {delay: 5, failures: 2}", `f:1:18: "5" is not a duration such as 50ms, 2s or 1m30s`},
 	} {
 		cfg := Default()

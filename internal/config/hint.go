@@ -7,8 +7,12 @@ import (
 	"time"
 )
 
+// entryKeys are keys that look like a setting of an entry, and the way to write that setting.
+var entryKeys = map[string]string{"model": "models: [{path: …}]", "model_path": "models: [{path: …}]", "worker_url": "workers: [{url: …}]"}
+
 // unknownField returns the error for an unknown key in a section; section "" is the root. The error suggests a known
-// key if one is similar. inside are the section's own keys, and known are the paths of all settings.
+// key if one is similar, and otherwise lists the section's own keys, inside. known are the paths of the settings that
+// may be suggested.
 func unknownField(key, section string, inside, known []string) string {
 	if hint := dotted(key, section, known); hint != "" {
 		return hint
@@ -21,6 +25,9 @@ func unknownField(key, section string, inside, known []string) string {
 			meant = nearest(key, inside, limit, whole)
 		}
 	}
+	if entry := entryKeys[strings.ReplaceAll(key, "-", "_")]; entry != "" && section == "" {
+		return problem + "; write " + entry
+	}
 	for _, path := range known { // a flag's name as a key, such as admin_listen, means a setting such as admin.listen
 		if meant == "" && section == "" && strings.Contains(path, ".") && strings.ReplaceAll(path, ".", "_") == strings.ReplaceAll(key, "-", "_") {
 			return problem + "; write " + strings.ReplaceAll(path, ".", ": {") + ": …" + strings.Repeat("}", strings.Count(path, "."))
@@ -29,7 +36,10 @@ func unknownField(key, section string, inside, known []string) string {
 	if meant != "" {
 		return problem + "; did you mean " + section + "." + meant + "?"
 	}
-	return problem + didYouMean(nearest(key, known, slips(key), lastStep))
+	if meant = nearest(key, known, slips(key), lastStep); meant == "" {
+		return problem + " (known: " + strings.Join(inside, ", ") + ")"
+	}
+	return problem + didYouMean(meant)
 }
 
 // dotted returns the error for a key that also names its section, such as admin.listen: messages and documents write
@@ -47,10 +57,28 @@ func dotted(key, section string, known []string) string {
 		strings.ReplaceAll(near, ".", ": {"), strings.Repeat("}", strings.Count(near, ".")))
 }
 
-// Meant returns "; did you mean WORD?", to follow an error, if a known word is similar to the unknown word. Otherwise
-// it returns "".
+// Meant returns "; did you mean WORD?", to follow an error, if a known word is similar to the unknown word, or if only
+// one known word continues it: --model means --model-path. Otherwise it returns "".
 func Meant(unknown string, known []string) string {
-	return didYouMean(nearest(unknown, known, slips(unknown), whole))
+	word := nearest(unknown, known, slips(unknown), whole)
+	if word == "" {
+		word = extended(strings.TrimSuffix(unknown, "s"), known)
+	}
+	return didYouMean(word)
+}
+
+// extended returns the only known name that has further words after the given word; "" if there is none or several.
+func extended(word string, known []string) string {
+	found := ""
+	for _, name := range known {
+		if rest, ok := strings.CutPrefix(name, word); ok && len(word) > 2 && rest != "" && (rest[0] == '-' || rest[0] == '_') {
+			if found != "" {
+				return ""
+			}
+			found = name
+		}
+	}
+	return found
 }
 
 func didYouMean(word string) string {
@@ -85,25 +113,30 @@ func slips(word string) int {
 	return min(len(word)/4, 2)
 }
 
-// distance returns the smallest number of letters to insert, delete or replace that turns a into b (Levenshtein).
+// distance returns the smallest number of steps that turn a into b. A step inserts, deletes or replaces a letter, or
+// swaps two neighbours (the optimal string alignment distance).
 func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
+	var before []int // the row before last
+	last := make([]int, len(b)+1)
+	for j := range last {
+		last[j] = j
 	}
 	for i := range len(a) {
-		diagonal := row[0]
+		row := make([]int, len(b)+1)
 		row[0] = i + 1
 		for j := range len(b) {
 			cost := 1
 			if a[i] == b[j] {
 				cost = 0
 			}
-			next := min(diagonal+cost, row[j]+1, row[j+1]+1)
-			diagonal, row[j+1] = row[j+1], next
+			row[j+1] = min(last[j]+cost, row[j]+1, last[j+1]+1)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				row[j+1] = min(row[j+1], before[j-1]+1)
+			}
 		}
+		before, last = last, row
 	}
-	return row[len(b)]
+	return last[len(b)]
 }
 
 // fieldKey returns the key of a field in the file; "" if the field has no key.

@@ -121,6 +121,9 @@ func (c *Config) parsePolicy(name string) (policy.Parameters, error) {
 			return nil, fmt.Errorf("%q is not NAME=VALUE (known: %s)", setting, strings.Join(policy.ParameterKeys(p), ", "))
 		}
 		if err := k.Set(p, key, value); err != nil {
+			if known := policy.ParameterKeys(p); !slices.Contains(known, key) {
+				err = fmt.Errorf("%w%s", err, Meant(key, known))
+			}
 			return nil, err
 		}
 		if isSecret.MatchString(key) {

@@ -248,7 +248,11 @@ func (r *reader) fields(node ast.Node, v reflect.Value, s section) {
 			if outer != "" { // the misspelled key was meant to set another key of the section, which now lacks its value
 				r.broken[unit(outer)] = true
 			}
-			r.mistake(e.at, unknownField(e.key, index.ReplaceAllString(outer, ""), fieldKeys(v.Type()), r.known))
+			section, known := index.ReplaceAllString(outer, ""), r.known
+			if section != outer { // a key of a list's entry: a key of another section is not meant
+				known = keys(v.Type(), section+".")
+			}
+			r.mistake(e.at, unknownField(e.key, section, fieldKeys(v.Type()), known))
 		})
 	}
 }
@@ -261,8 +265,11 @@ func (r *reader) noMapping(node ast.Node) string {
 	// If a colon is missing, the text continues on the next line of the file. Only its first word can be the address.
 	address, _, _ := strings.Cut(text(node), " ")
 	_, scalar := node.(ast.ScalarNode)
-	if scalar && strings.HasPrefix(r.path, "workers[") && strings.Contains(address, "://") {
+	switch {
+	case scalar && strings.HasPrefix(r.path, "workers[") && strings.Contains(address, "://"):
 		return "a worker is written as url: " + address
+	case scalar && strings.HasPrefix(r.path, "models["):
+		return found(node) + " where a model is expected: a model is written as path: DIR, with name: NAME if there are several"
 	}
 	return found(node) + " where keys with values are expected"
 }
@@ -296,7 +303,8 @@ func (r *reader) mapping(node ast.Node, v reflect.Value) {
 func (r *reader) list(node ast.Node, v reflect.Value) {
 	list, ok := node.(*ast.SequenceNode)
 	if !ok {
-		r.mistake(position(node), found(node)+" where a list is expected: a line with - for each")
+		entry := map[string]string{"workers": ", such as - url: URL", "models": ", such as - path: DIR"}[r.path]
+		r.mistake(position(node), found(node)+" where a list is expected: a line with - for each"+entry)
 		return
 	}
 	v.Set(reflect.MakeSlice(v.Type(), len(list.Values), len(list.Values)))
