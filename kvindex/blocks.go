@@ -396,7 +396,7 @@ func (b *blocks) grow(h *holder, at spot, keys []block.Key, tick uint32) spot {
 }
 
 // tip returns the strand to which new blocks after a block are added. This is the block's own strand, if the block is
-// its last and the strand is short enough; else a new strand.
+// the strand's last and the strand has fewer than fullStrand blocks; else a new strand.
 func (b *blocks) tip(h *holder, at spot) uint32 {
 	if at != 0 {
 		if s := b.strands.At(at.strand()); at.offset()+1 == s.length() && s.length() < fullStrand {
@@ -522,8 +522,8 @@ func (b *blocks) bytes() int64 {
 		int64(cap(b.old)+cap(b.new)+cap(b.words)+cap(b.holders))*8
 }
 
-// growth returns an upper bound of the memory that a change of n blocks allocates. A change usually makes the list of
-// segments of one strand longer; growth counts two lists, to be safe.
+// growth returns an upper bound of the memory that a change of n blocks allocates, without the log of keys and hashes.
+// A change usually makes the list of segments of one strand longer; growth counts two lists, to be safe.
 func (b *blocks) growth(n int) int64 {
 	return b.heads.Growth(n) + b.names.Growth(n) + b.strands.Growth(n) + 2*memory.ListBytes(max(cap(b.old), 16)+4) + b.sets.growth(n)
 }

@@ -23,8 +23,9 @@
 //     If the engine loads from any tier in any order (Stored.AnyTierOrder), each block counts on its fastest tier.
 //   - A full-attention group must have every leading block. A sliding window of w tokens allows a length if the last
 //     ⌈(w-1)/b⌉ engine blocks of b tokens before this length are there. A state-space group allows a length if the
-//     group has a checkpoint there. The match is the longest length that all groups allow and that is a multiple of
-//     every group's block size.
+//     group has a checkpoint there. The match is the longest length that all groups allow. Unless the holder's only
+//     group has full attention, the length is also a multiple of the engine's block size of each full-attention group
+//     and each sliding window.
 //
 // # What it refuses to know
 //
@@ -34,12 +35,13 @@
 //
 //   - An engine hash without tokens means nothing until another event of the holder gives the tokens. If hashes do not
 //     align with their tokens (windows that skip blocks), the index does not count tokens to place them. So a model
-//     that has only sliding windows matches only where its events align, in prompts no longer than the window.
+//     that has only sliding windows matches only where its events align: mostly in prompts no longer than the window.
 //   - Groups of other kinds (chunked local, encoder, cross attention), windows of unknown width and more than MaxGroups
-//     groups prove nothing: the holder's matches are 0, and Full is the match that full attention alone would give.
+//     groups prove nothing: Match.Blocks of the holder is 0, and Match.Full is the match that full attention alone
+//     would give.
 //   - If the scope of a chain is not known (offload events leave out the salt), the index does not begin the chain.
-//   - The last block of an engine that speculates with EAGLE depends on the token after the block, which is not known:
-//     a match has one block less.
+//   - If an engine's hashes have a look-ahead (EAGLE, MTP), the hash of a block also covers the next tokens. If a
+//     prompt ends within the look-ahead of its last block, the request has no key for this block.
 //   - When an engine hash names new tokens, the index forgets that the hash named its old block.
 //   - A report of reused blocks may leave out blocks that a window dropped. After the index evicted blocks, such a
 //     report looks the same as new blocks of a short prompt: HolderStats.Whole is false then.
@@ -71,12 +73,13 @@
 // count. Released memory that the garbage collector has not freed yet does not count. Config.Seed decides where keys
 // and engine hashes lie in tables, so that an attacker cannot choose them to collide.
 //
-// An announcement that does not fit in an empty index is refused before anything is evicted. In a full index, an
-// announcement is also refused if it needs more than a quarter of the budget and more than its holder's fair share: the
-// budget divided by the number of workers, divided by the known holders of its worker. An eviction samples some strands
-// and takes the ends of the least recently used ones. It never takes a block before the block's descendants. It takes
-// only blocks whose holders all exceed their shares. When there are no more such blocks, it takes other blocks, but
-// only to make room for a holder below its share.
+// The index applies an announcement in parts of at most 256 blocks. It refuses a part that does not fit in an empty
+// index, and the rest of the announcement, before it evicts anything for this part. In a full index, it also refuses a
+// part that needs more than a quarter of the budget and more than its holder's fair share: the budget divided by the
+// number of workers, divided by the known holders of its worker. An eviction samples some strands and takes the ends of
+// the least recently used ones. It never takes a block before the block's descendants. It takes only blocks whose
+// holders all exceed their shares. When there are no more such blocks, it takes other blocks, but only for a removal,
+// or to make room for a holder that does not exceed its share.
 //
 // # Bounds
 //
@@ -91,8 +94,9 @@
 //
 // HolderStats.Refused counts what the index refuses: an announcement that does not fit; a block of more than
 // block.MaxSize tokens; a block that is its own parent or, among waiting blocks, its own ancestor; blocks beyond
-// MaxChain and groups beyond MaxGroups. Waiting blocks have a budget of their own. If they exceed it, the holder with
-// the most waiting blocks loses its oldest ones.
+// MaxChain and groups beyond MaxGroups. Waiting blocks have a budget of their own. If there are too many of them, the
+// holder with the most waiting blocks loses its oldest ones. If they have too many bytes, the holder whose waiting
+// blocks have the most bytes loses its oldest ones.
 //
 // # Concurrency
 //

@@ -13,7 +13,9 @@ import (
 // Held is a run of blocks of one chain that a holder has. [Index.Dump] yields runs and [Index.Load] takes them, to fill
 // another router's index. A run without blocks announces a cache group: a group without blocks limits matches too.
 type Held struct {
-	Tier      block.Tier // block.NumTiers: the holder lost the blocks, but its events may still name them as parents
+	// Tier is block.NumTiers if the run only says which hashes name the blocks: the holder lost the blocks, but its
+	// events may still name them as parents, or the next runs have the blocks, with Copies.
+	Tier      block.Tier
 	Group     int
 	Attention block.Attention
 	Window    int // in tokens
@@ -27,10 +29,12 @@ type Held struct {
 }
 
 var (
-	// ErrChanged means that a holder changed while it was dumped. Hold its events back and begin again.
+	// ErrChanged means that a holder changed while it was dumped, or was forgotten while it was loaded. Hold its events
+	// back and begin again.
 	ErrChanged = errors.New("the holder changed while it was dumped: hold its events back and begin again")
 	// ErrExceptions means that some of a holder's engine hashes do not name single blocks of the index's size, or name
-	// other blocks for other holders. Only the holder's events can announce its blocks.
+	// other blocks for other holders, or that the holder announced more than MaxGroups cache groups. Only the holder's
+	// events can announce its blocks.
 	ErrExceptions = errors.New("some of the holder's engine hashes do not name one block each as those of others do: learn it from its events")
 )
 
@@ -59,7 +63,8 @@ func (x *Index) Dump(id fleet.Holder, emit func(*Held) error) error {
 	return nil
 }
 
-// collectHeld returns the runs of a holder's blocks in any order.
+// collectHeld returns a run without blocks for each of a holder's cache groups, and then the runs of the holder's
+// blocks in any order.
 func (x *Index) collectHeld(h *holder) (list []Held, err error) {
 	b, moment := &x.blocks, h.changes
 	for _, g := range h.groups {
@@ -91,7 +96,8 @@ func (x *Index) collectHeld(h *holder) (list []Held, err error) {
 }
 
 // appendHeld appends n consecutive blocks, from a spot on, that the holder has on the same tiers and in the same
-// groups. It appends one run for each tier and group. A block with several copies is a run of its own.
+// groups. It appends one run for each tier and group, or one run with the tier block.NumTiers if there is none. The
+// copies of a block that the holder has several times are a run of their own.
 func (x *Index) appendHeld(list []Held, h *holder, at spot, n uint32, st state) ([]Held, error) {
 	b := &x.blocks
 	held := Held{Depth: int(b.end(at)) - 1, Tier: block.NumTiers}

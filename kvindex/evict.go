@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// sampled is how many strands (runs of consecutive blocks) an eviction compares by age. With 64, the oldest eighth of
-	// them is nearly always older than nine in ten of all strands.
+	// sampled is how many strands (runs of consecutive blocks) an eviction compares by age. With 64, the oldest eighth
+	// of them is nearly always older than three quarters of all evictable strands.
 	sampled = 64
 	// sharesEvery is the number of samples after which an eviction compares the holders' shares again.
 	sharesEvery = 4
@@ -57,10 +57,11 @@ func (x *Index) evict(h *holder, room func(ample bool) bool) bool {
 }
 
 // evictSome looks at strands in a fixed pseudo-random order, from where the last call ended, until it has a sample of
-// evictable strands without children. It evicts the ends of the oldest eighth of the sample, and points that complete
-// no block. If it looked at many strands to find the sample, it evicts more strands of the sample. When a parent has no
-// child left, the parent joins the sample at the place of its age. evictSome reports whether it evicted anything. If
-// fair is true, it evicts only blocks whose holders all exceed their shares.
+// evictable strands without children. It evicts the ends of the oldest eighth of the sample, and points within the
+// first block of their chain (see evictPartial). If it looked at many strands to find the sample, it evicts more
+// strands of the sample. When a parent has no child left, the parent joins the sample at the place of its age.
+// evictSome reports whether it evicted anything. If fair is true, it evicts only blocks whose holders all exceed their
+// shares.
 //
 // If nearly all strands have holders below their shares, a fair call looks at many strands and evicts little. x.debt is
 // the number of these looks above looksPerBlock × (evicted blocks + sampled). While there is a debt, each fair call
@@ -152,8 +153,10 @@ func (x *Index) sparedEnd(s *strand) uint32 {
 	return 0
 }
 
-// evictPartial drops points (engine blocks that claims cannot express) that complete no block of the index and have no
-// children: the oldest ones of each holder. It reports whether there were any.
+// evictPartial drops points (engine blocks that claims cannot express) that end before the first block of their chain
+// is complete, and that have no children: the oldest ones of each holder. These points need no strand, so an eviction
+// of strands does not reach them. If fair is true, it drops only points of holders that exceed their shares. It reports
+// whether it dropped any.
 func (x *Index) evictPartial(fair bool) (did bool) {
 	for _, h := range x.blocks.holders {
 		if h == nil || fair && !h.over {

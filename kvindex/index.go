@@ -12,24 +12,25 @@ import (
 type Config struct {
 	// Bytes is a hard limit of the memory that the index allocates. While a table grows, its old and its new memory
 	// count. If the index is full, it evicts the least recently used prefixes of workers above their fair share first,
-	// and children before their parents. Default 1 GiB, which is some 20 M blocks on one holder each; at least 1 MiB.
+	// and children before their parents. Default 1 GiB, which is some 30 M blocks of long prompts on one holder each;
+	// at least 1 MiB.
 	Bytes int64 `yaml:"bytes"`
-	// MaxWaiting is how many announced blocks of all holders together may wait for a parent or a hash that is not
-	// known yet. The index drops the oldest ones above this number. Default 65,536: an offload event comes before its
-	// parent by some dozen blocks. After a lost message thousands of blocks wait, until the holder is forgotten and
-	// learned again.
+	// MaxWaiting is how many announced blocks of all holders together may wait for a parent or a hash that is not known
+	// yet. Above this number, the index drops the oldest ones of the holder that has the most. Default 65,536: an
+	// offload event comes before its parent by some dozen blocks. After a lost message thousands of blocks wait, until
+	// the holder is forgotten and learned again.
 	MaxWaiting int `yaml:"max_waiting"`
 	// WaitingBytes bounds the waiting blocks in bytes. 0, the default, means 1/16 of Bytes, at most 64 MiB. A value
 	// above 1/4 of Bytes counts as 1/4.
 	WaitingBytes int64 `yaml:"waiting_bytes"`
 	// Seed is a secret that decides where in the index's tables keys and engine hashes lie. Workers choose their
 	// hashes, and clients choose their tokens. An attacker who knows the seed can choose values that collide, which
-	// makes tables slow, or values that the index takes for another worker's. Two indexes with the same seed behave
-	// alike. Default 0, for tests and simulations; a router draws a random seed at start.
+	// makes tables slow. Two indexes with the same seed behave alike. Default 0, for tests and simulations; a router
+	// draws a random seed at start.
 	Seed uint64 `yaml:"-"`
-	// Worker returns the worker of a holder. The index calls Worker once, at the holder's first event. The holders of
-	// one worker share one fair share of Bytes, so that a worker gains nothing by having many ranks. Worker must not
-	// block or call the index. Default nil: each holder has a share of its own.
+	// Worker returns the worker of a holder. The index calls Worker at the holder's first event, and at its first event
+	// after Forget. The holders of one worker share one fair share of Bytes, so that a worker gains nothing by having
+	// many ranks. Worker must not block or call the index. Default nil: each holder has a share of its own.
 	Worker func(fleet.Holder) (fleet.WorkerID, bool) `yaml:"-"`
 }
 
@@ -56,14 +57,15 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// MaxHolders bounds holder ids: the index keeps an array with one element for each id. It ignores events of larger ids.
+// MaxHolders bounds holder ids: the index keeps an array with one element for each id. It ignores events of ids from
+// MaxHolders on.
 const MaxHolders = 1 << 20
 
 // MaxGroups is how many cache groups one holder may announce. If a holder announces more, none of its blocks proves a
 // prefix.
 const MaxGroups = 15
 
-// MaxChain bounds a chain in tokens. The index ignores announced blocks beyond this bound.
+// MaxChain bounds a chain in tokens. The index refuses announced blocks beyond this bound: see HolderStats.Refused.
 const MaxChain = 1 << 30
 
 // Origin is the reason why an engine announces a block, if its events contain it.
@@ -130,15 +132,16 @@ type Index struct {
 	size   uint32 // the size of the index's blocks, in tokens
 	config Config
 
-	// mu serialises everything that changes the index; lock and unlock take and release it. mu guards all fields below
-	// that are not atomic. Match takes mu only after 16 failed version checks, see patience.
+	// mu serialises everything that changes the index; lock and unlock take and release it. mu guards the fields below,
+	// except the atomic ones, matchers, and the parts of blocks that Match reads. Match takes mu only after 16 failed
+	// version checks, see patience.
 	mu sync.Mutex
 
 	blocks  blocks
 	views   atomic.Pointer[[]atomic.Pointer[view]] // what readers know of each holder; nil: not known
 	viewing atomic.Uint64                          // the version of views: odd while views change
 	sparse  atomic.Int32                           // how many views are sparse, see view.sparse
-	special atomic.Int32                           // how many views are special, and how many Forgets run
+	special atomic.Int32                           // special views (see view.special) plus running Forgets
 
 	known        int      // the number of known holders
 	pointed      int64    // the number of points of all holders; see point
@@ -151,7 +154,7 @@ type Index struct {
 	counts       Stats         // the counters of Stats
 	hand         uint32        // where evictSome continues
 	debt         int           // looks of evictSome at strands for which no evicted block paid; at most 0: no debt
-	clock        atomic.Uint32 // the number of operations so far: the unit of a strand's age
+	clock        atomic.Uint32 // the number of calls of Store and Load so far: the unit of a strand's age
 	matchers     sync.Pool     // pool of *matcher
 	slack        need          // room that was measured and is not used yet: not every announcement measures room
 }
@@ -178,12 +181,12 @@ func (x *Index) Size() int { return int(x.size) }
 const mostStretch = 256
 
 // stretchTokens bounds a stretch (the blocks that a writer changes before it lets others in between) in tokens: one
-// block of the largest size. So a stretch needs no more room than a few hundred blocks of a usual size.
+// block of the largest size. So a stretch needs no more room than some thousand blocks of 16 tokens.
 const stretchTokens = block.MaxSize
 
 // stretch returns how many blocks of size tokens a stretch may have. The index makes room for a whole stretch before it
-// applies the stretch. In an index of less than 16 MiB stretches are shorter, so that this room is a small part of the
-// budget.
+// applies the stretch. In an index of less than 16 MiB stretches are shorter, and in an index of less than 32 MiB
+// stretches of large blocks are, so that this room is a small part of the budget.
 func (x *Index) stretch(size int) int {
 	most := min(mostStretch, int(x.config.Bytes>>16))
 	return max(1, min(most, min(stretchTokens, int(x.config.Bytes>>9))/max(size, 1)))
@@ -204,11 +207,11 @@ func (x *Index) yield(h *holder) bool {
 	return x.holder(h.id) == h
 }
 
-// tick returns the time as strands note it: the number of operations that stored blocks. It wraps around after 4 G
-// operations: a strand that was unused for so long may count as used.
+// tick returns the time as strands note it: the number of calls of Store and Load. It wraps around after 4 G calls: a
+// strand that was unused for so long may count as used.
 func (x *Index) tick() uint32 { return x.clock.Load() }
 
-// pass adds one operation to the clock.
+// pass adds one call of Store or Load to the clock.
 func (x *Index) pass() { x.clock.Store(x.clock.Load() + 1) }
 
 // derive returns the seed of one table, given its number. For seed 0 it returns 0.

@@ -68,8 +68,8 @@ type stretch struct {
 // writers' lock. 16 failures in a row are next to impossible.
 const patience = 16
 
-// Match appends to dst one Match for each holder that has blocks of a request with the given keys, ascending by holder.
-// It allocates nothing when dst has room.
+// Match looks up a request with the given keys. It appends to dst one Match for each holder whose Blocks or Full is not
+// 0, ascending by holder. It allocates nothing when dst has room.
 func (x *Index) Match(keys []block.Key, dst []Match) []Match {
 	if len(keys) == 0 {
 		return dst
@@ -214,7 +214,7 @@ func (x *Index) steady(t trail, viewing uint64) bool {
 
 // sum computes the Matches in the usual case: all blocks are on the accelerator, and each holder has one group, of full
 // attention. It makes a Match for each holder of the first run, and adds the next runs that the holder has without a
-// gap. In other cases it reports false.
+// gap. In other cases, or if a writer changed the sets meanwhile, it reports false.
 func (x *Index) sum(t trail, dst []Match) ([]Match, bool) {
 	first, done := len(dst), uint32(0)
 	if x.special.Load() > 0 {

@@ -17,10 +17,10 @@ type Stats struct {
 	Budget      int64 // Config.Bytes
 
 	Evictions      int64 // blocks evicted to keep within the budget, since the beginning
-	WaitingDropped int64 // waiting blocks that were dropped because too many waited
+	WaitingDropped int64 // waiting blocks dropped because they exceeded Config.MaxWaiting or Config.WaitingBytes
 	Refused        int64 // announcements and blocks that the index did not take: see HolderStats.Refused
-	Conflicts      int64 // announcements in which a known engine hash named another block than before
-	UnknownRemoved int64 // removals of blocks that were not known
+	Conflicts      int64 // engine hashes that an announcement gave to another block than before
+	UnknownRemoved int64 // removals of blocks that the holder was not known to have
 	Forgotten      int64 // holders forgotten
 	Steps          int64 // elements that operations looked at: see the package comment
 
@@ -35,11 +35,13 @@ type HolderStats struct {
 	Hashes  int64                 // engine hashes that the index knows of the holder, waiting ones included
 	Waiting int64                 // the part of Hashes that waits for a parent or a place
 	Groups  []GroupStats
-	// Provable is false if a cache group is of an unknown kind, or has a sliding window of unknown width. The blocks of
-	// such a group prove no prefix, so all matches are 0.
+	// Provable is false if a cache group is neither full attention nor a sliding window nor state space, if it has a
+	// sliding window of unknown width, or if the holder announced more than MaxGroups groups. The blocks of such a
+	// group prove no prefix, so Match.Blocks is always 0.
 	Provable bool
 	// Refused counts announcements and blocks that the index did not take from the holder since the holder was last
-	// forgotten. They are impossible, do not fit in an empty index, or need room from another holder's fair share.
+	// forgotten. They are impossible, belong to a group beyond MaxGroups, do not fit in an empty index, or need room
+	// from another holder's fair share.
 	Refused int64
 	// UnknownRemoved counts removals of blocks that the holder was not known to have, since the holder was last
 	// forgotten.

@@ -7,8 +7,9 @@ import (
 )
 
 // Arena allocates elements of one type. The name of an element is an index, from 1 on. Elements are in chunks. A chunk
-// never moves, and its memory is given back when the chunk is empty. There is one writer at a time. Readers may call At
-// at the same time, also with the index of a released element.
+// never moves. The arena gives back the memory of an empty chunk, but keeps the first chunk, and the last chunk that
+// becomes empty. There is one writer at a time. Readers may call At at the same time, also with the index of a released
+// element.
 type Arena[T any] struct {
 	chunks atomic.Pointer[[]atomic.Pointer[[arenaChunk]T]]
 	states []arenaState // the states of the chunks

@@ -9,6 +9,6 @@
 // The methods Bytes count the memory in use. Memory that was given back no longer counts, even if the garbage collector
 // has not freed it yet. So the process takes more memory than is counted (see GOGC).
 //
-// Readers may read all these types while one writer writes. The package knows no holders, blocks or budgets: package
-// kvindex adds up the bytes and decides what to evict.
+// Readers may read a table, arena, list or log while one writer writes. For a table, Table.Shared must be set. The
+// package knows no holders, blocks or budgets: package kvindex adds up the bytes and decides what to evict.
 package memory

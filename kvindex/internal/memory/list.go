@@ -49,7 +49,7 @@ func (c *Lists) Clear() { c.words = 0 }
 func (c *Lists) Bytes() int64 { return c.words * 8 }
 
 // ListBytes returns an upper bound of the memory that a list of n words takes. A size class of Go's heap is at most a
-// quarter larger than the memory that was asked for. Size classes up to 16 words have an even number of words.
+// quarter larger than the memory that was asked for. Size classes from 4 to 16 words have an even number of words.
 func ListBytes(n int) int64 {
 	n++ // the header
 	if n <= 16 {

@@ -18,10 +18,11 @@ type Log struct {
 	chunks  []*logChunk // chunks by number; nil: given back
 	holes   []uint32    // numbers of chunks that were given back
 	open    uint32      // the chunk that is being filled
-	hand    uint32      // the chunk at which Compact continues
+	hand    uint32      // the last chunk at which Compact looked
 	words   int         // the number of words in all chunks
 	garbage int         // the number of words that no run uses and that new runs cannot use
-	// patience is the number of words of garbage below which Compact does nothing, after it found no chunk to empty.
+	// patience is the number of words of garbage below which Compact does nothing unless hard is set. Compact sets it
+	// when it found no chunk to empty.
 	patience int
 }
 
@@ -34,7 +35,8 @@ type logChunk struct {
 // logWords is the size of a chunk when Log.Words is 0: 16 KiB. A longer run has a chunk of its own.
 const logWords = 1 << 11
 
-// mostSpare is the most spare room, in pairs, that a run gets when it grows.
+// mostSpare bounds the spare room of a run, in pairs. A run that grows gets a quarter of its length, but at most
+// mostSpare, and 2 more.
 const mostSpare = 128
 
 // Run refers to a run. The zero value is an empty run.
@@ -174,7 +176,7 @@ func (l *Log) release(w []uint64) {
 	l.settle(i)
 }
 
-// settle gives a chunk back if no run in it is in use.
+// settle gives a chunk back if no run in it is in use, and if new runs are not written into it.
 func (l *Log) settle(i uint32) {
 	c := l.chunks[i]
 	if c.live > 0 || i == l.open && cap(c.words) == l.size() {
@@ -186,10 +188,11 @@ func (l *Log) settle(i uint32) {
 	l.holes = append(l.holes, i)
 }
 
-// Compact empties at most four chunks: it moves their runs and gives the chunks back. It begins when a sixth of the log
-// is garbage. It chooses chunks of which a third is garbage, so it moves at most two words for each word of garbage. If
-// memory is short, the caller sets hard: then Compact begins at any garbage, and chooses chunks of which an eighth is
-// garbage. owned returns an owner's run and its number of pairs.
+// Compact empties at most four chunks: it moves their runs and gives the chunks back. It begins when the garbage is a
+// sixth of the log and eight chunks together. It chooses chunks of which a third is garbage, so it moves at most two
+// words for each word of garbage. If memory is short, the caller sets hard: then Compact begins at any garbage, and
+// chooses chunks of which an eighth is garbage. owned returns an owner's run and its number of pairs, or nil if the
+// owner has no run.
 func (l *Log) Compact(hard bool, owned func(owner uint32) (*Run, int)) {
 	if !hard && (l.garbage < l.patience || l.garbage*6 < l.words+8*l.size()) {
 		return

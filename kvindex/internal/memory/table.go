@@ -14,8 +14,8 @@ import (
 // one cache line. The table has 256 segments of buckets. Each segment grows and shrinks alone, into new memory: a
 // growth copies a 256th of the table.
 //
-// There is one writer at a time. Readers may run at the same time. A reader finds each entry that is in the table from
-// the beginning of the reader's search to its end.
+// There is one writer at a time. If Shared is set, readers may run at the same time. A reader finds each entry that is
+// in the table from the beginning of the reader's search to its end.
 type Table struct {
 	// Seed changes how keys are hashed: an attacker who does not know Seed cannot choose keys that collide. Set Seed
 	// while the table is empty.
