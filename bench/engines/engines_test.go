@@ -56,7 +56,7 @@ func TestTheTableHas200RequestsAndItsMeanPrompt(t *testing.T) {
 	}
 }
 
-func TestCrowdedPrefixesAreMoreThanBothCachesHold(t *testing.T) {
+func TestSetCrowdedHasMorePrefixesThanBothCachesHold(t *testing.T) {
 	s, err := setNamed("crowded")
 	if err != nil {
 		t.Fatal(err)

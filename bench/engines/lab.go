@@ -130,7 +130,7 @@ type chatCost struct {
 // chats measures chats whose prompts are cached, and computes the work of the API server from them. It measures short
 // and long prompts, short and long answers, and one client and several clients.
 func (f *fitted) chats(ctx context.Context, e *engine, line modelled.Linear) error {
-	const short, long, few, many, crowd = 1000, 8000, 2, 66, 8
+	const short, long, few, many, several = 1000, 8000, 2, 66, 8
 	var err error
 	cost := func(prompt, output, clients int) (c chatCost) {
 		if err == nil {
@@ -138,21 +138,21 @@ func (f *fitted) chats(ctx context.Context, e *engine, line modelled.Linear) err
 		}
 		return c
 	}
-	plain, longPrompt, longAnswer, crowded := cost(short, few, 1), cost(long, few, 1), cost(short, many, 1), cost(short, many, crowd)
+	base, longPrompt, longAnswer, parallel := cost(short, few, 1), cost(long, few, 1), cost(short, many, 1), cost(short, many, several)
 	if err != nil {
 		return err
 	}
 	front := &f.Frontend
-	front.Token = max(0, (longPrompt.cpu-plain.cpu)/(long-short))
+	front.Token = max(0, (longPrompt.cpu-base.cpu)/(long-short))
 	// alone is the cost of one token of an answer with one client: Pass + Output.
-	alone := (longAnswer.cpu - plain.cpu) / (many - few)
-	// together is the cost of one token of an answer with several clients: Pass/crowd + Output.
-	together := (crowded.cpu - plain.cpu) / (many - few)
-	front.Pass = max(0, (alone-together)*crowd/(crowd-1))
+	alone := (longAnswer.cpu - base.cpu) / (many - few)
+	// together is the cost of one token of an answer with several clients: Pass/several + Output.
+	together := (parallel.cpu - base.cpu) / (many - few)
+	front.Pass = max(0, (alone-together)*several/(several-1))
 	front.Output = max(0, alone-front.Pass)
-	front.Request = max(0, plain.cpu-short*front.Token-few*(front.Pass+front.Output))
+	front.Request = max(0, base.cpu-short*front.Token-few*(front.Pass+front.Output))
 	pass := line.Base + line.Sequence + (line.Token+line.Attention*short)*blockSize/2
-	f.Hop = spreadOf(plain.firsts).P50 - front.Request - short*front.Token - front.Pass - front.Output - pass
+	f.Hop = spreadOf(base.firsts).P50 - front.Request - short*front.Token - front.Pass - front.Output - pass
 	if f.Hop < 0 { // the API server does a part of its work after the first token
 		front.End = min(-f.Hop, front.Request)
 		front.Request -= front.End

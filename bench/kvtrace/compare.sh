@@ -116,7 +116,7 @@ hard() {
   note hard "$bin/kvtrace" verify "$file"
   for with in holes double recut forget holes,recut,forget holes,double,recut,forget; do
     name=${with//,/+}
-    file=$(trace "hard-$name" -hard -plain -with "$with")
+    file=$(trace "hard-$name" -hard -version1 -with "$with")
     "$bin/kvtrace" check "$file" >&2
     note "$name" "$bin/kvtrace" verify "$file"
     for peer in ${PEERS:-dynamo-radix dynamo-kvindexer dynamo-crtc dynamo-positional-strided dynamo-branch smg-chain smg17-positional}; do

@@ -12,24 +12,24 @@ import (
 	"github.com/warmpath/warmpath/bench/internal/trace"
 )
 
-// presets has the workload files for which results are published, as changes of synth.DefaultPlain.
-var presets = map[string]func(c *synth.PlainConfig){
-	"main":  func(*synth.PlainConfig) {},
-	"mem1m": func(c *synth.PlainConfig) { c.Capacity, c.Stored, c.Seed = 0, 1_000_000, 43 },
-	"shared": func(c *synth.PlainConfig) {
+// presets has the workload files for which results are published, as changes of synth.DefaultLRU.
+var presets = map[string]func(c *synth.LRUConfig){
+	"main":  func(*synth.LRUConfig) {},
+	"mem1m": func(c *synth.LRUConfig) { c.Capacity, c.Stored, c.Seed = 0, 1_000_000, 43 },
+	"shared": func(c *synth.LRUConfig) {
 		c.Same, c.Capacity, c.Stored, c.Seed, c.Conversations = true, 0, 60_000, 44, 100
 	},
 }
 
 // makeTrace writes a workload file and prints its SHA-256.
 func makeTrace(args []string) error {
-	plain, hard := synth.DefaultPlain, synth.DefaultHard
+	lru, hard := synth.DefaultLRU, synth.DefaultHard
 	flags := flag.NewFlagSet("kvtrace make", flag.ContinueOnError)
 	out := flags.String("o", "", "file to write (required)")
 	preset := flags.String("preset", "", "a published file: main, mem1m or shared; other flags are ignored")
-	isHard := flags.Bool("hard", false, "with what real engines do and the plain model does not")
+	isHard := flags.Bool("hard", false, "with behaviours of real engines that LRU caches do not have")
 	with := flags.String("with", "holes,double,recut,forget", "with -hard: which troubles")
-	form := flags.Bool("plain", false, "with -hard: the same in records that every harness reads")
+	version1 := flags.Bool("version1", false, "with -hard: the same events in version 1 of the format, which peerbench reads, too")
 	seed := flags.Uint64("seed", 0, "0: the model's own")
 	workers := flags.Int("workers", 0, "0: 16")
 	conversations := flags.Int("convs", 0, "conversations that share prefixes; 0: the model's own")
@@ -37,8 +37,8 @@ func makeTrace(args []string) error {
 	stored := flags.Int("stored", 0, "stop once this many blocks were stored; 0: the model's own")
 	shortest := flags.Int("min", 0, "shortest chain in blocks; 0: the model's own")
 	longest := flags.Int("max", 0, "longest chain in blocks; 0: the model's own")
-	flags.BoolVar(&plain.Same, "same", false, "every worker stores the same; -stored then counts distinct blocks")
-	flags.IntVar(&plain.Probes, "probes", plain.Probes, "most probes of each length")
+	flags.BoolVar(&lru.Same, "same", false, "every worker stores the same; -stored then counts distinct blocks")
+	flags.IntVar(&lru.Probes, "probes", lru.Probes, "most probes of each length")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -54,46 +54,46 @@ func makeTrace(args []string) error {
 		}
 	}
 	for _, o := range []struct {
-		v           int
-		plain, hard *int
+		v         int
+		lru, hard *int
 	}{
-		{*workers, &plain.Workers, &hard.Workers},
-		{*conversations, &plain.Conversations, &hard.Conversations},
-		{*capacity, &plain.Capacity, &hard.Capacity},
-		{*stored, &plain.Stored, &hard.Stored},
-		{*shortest, &plain.MinLen, &hard.MinLen},
-		{*longest, &plain.MaxLen, &hard.MaxLen},
+		{*workers, &lru.Workers, &hard.Workers},
+		{*conversations, &lru.Conversations, &hard.Conversations},
+		{*capacity, &lru.Capacity, &hard.Capacity},
+		{*stored, &lru.Stored, &hard.Stored},
+		{*shortest, &lru.MinLen, &hard.MinLen},
+		{*longest, &lru.MaxLen, &hard.MaxLen},
 	} {
-		override(o.plain, o.v)
+		override(o.lru, o.v)
 		override(o.hard, o.v)
 	}
 	if *capacity == 0 {
-		plain.Capacity = 0
+		lru.Capacity = 0
 	}
 	if *seed != 0 {
-		plain.Seed, hard.Seed = *seed, *seed
+		lru.Seed, hard.Seed = *seed, *seed
 	}
 	if *preset != "" {
 		set := presets[*preset]
 		if set == nil {
 			return fmt.Errorf("make: unknown preset %q: give main, mem1m or shared", *preset)
 		}
-		plain = synth.DefaultPlain
-		set(&plain)
+		lru = synth.DefaultLRU
+		set(&lru)
 	}
-	if plain.MinLen > plain.MaxLen || plain.MaxLen > 65535 || hard.MinLen > hard.MaxLen || plain.Workers > trace.MaxWorkers {
+	if lru.MinLen > lru.MaxLen || lru.MaxLen > 65535 || hard.MinLen > hard.MaxLen || lru.Workers > trace.MaxWorkers {
 		return fmt.Errorf("make: lengths must be within 1..65535, shortest first, and workers at most %d", trace.MaxWorkers)
 	}
 	trouble, err := synth.ParseTrouble(*with)
 	if err != nil {
 		return fmt.Errorf("make: %w", err)
 	}
-	hard.Trouble, hard.PlainForm = trouble, *form
+	hard.Trouble, hard.Version1 = trouble, *version1
 	return writeTrace(*out, func(to io.WriteSeeker) (trace.Header, error) {
 		if *isHard {
 			return synth.Hard(to, hard)
 		}
-		return synth.Plain(to, plain)
+		return synth.LRU(to, lru)
 	})
 }
 

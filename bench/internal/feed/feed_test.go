@@ -13,15 +13,15 @@ import (
 
 // TestAnswersAreExact replays small traces twice: with whole events, and with events that are cut to at most 3 blocks.
 func TestAnswersAreExact(t *testing.T) {
-	plain := synth.PlainConfig{Seed: 8, Workers: 5, Conversations: 30, Capacity: 500, Stored: 20_000, MinLen: 4, MaxLen: 60, Probes: 10}
+	lru := synth.LRUConfig{Seed: 8, Workers: 5, Conversations: 30, Capacity: 500, Stored: 20_000, MinLen: 4, MaxLen: 60, Probes: 10}
 	hard := synth.DefaultHard
 	hard.Stored, hard.Capacity, hard.Conversations = 60_000, 1500, 50
-	lowered := hard
-	lowered.PlainForm = true
+	version1 := hard
+	version1.Version1 = true
 	for name, write := range map[string]func(*os.File) (trace.Header, error){
-		"plain":      func(f *os.File) (trace.Header, error) { return synth.Plain(f, plain) },
-		"hard":       func(f *os.File) (trace.Header, error) { return synth.Hard(f, hard) },
-		"plain form": func(f *os.File) (trace.Header, error) { return synth.Hard(f, lowered) },
+		"lru":       func(f *os.File) (trace.Header, error) { return synth.LRU(f, lru) },
+		"hard":      func(f *os.File) (trace.Header, error) { return synth.Hard(f, hard) },
+		"version 1": func(f *os.File) (trace.Header, error) { return synth.Hard(f, version1) },
 	} {
 		for _, split := range []int{0, 3} {
 			t.Run(name, func(t *testing.T) {

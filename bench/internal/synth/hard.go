@@ -10,7 +10,7 @@ import (
 	"github.com/warmpath/warmpath/bench/internal/trace"
 )
 
-// Trouble is a set of behaviours of real engines that plain traces do not have.
+// Trouble is a set of behaviours of real engines that the traces of LRU do not have.
 type Trouble uint8
 
 // The values of Trouble.
@@ -54,10 +54,11 @@ type HardConfig struct {
 	Stored         int // number of stored blocks at which the trace ends
 	MinLen, MaxLen int
 	Trouble        Trouble
-	// PlainForm writes only records that the peers' programs can read, too. A record of an engine block becomes a record
-	// of the blocks in it. A record of a forgotten worker becomes removals of all its blocks. The right answers stay the
-	// same, because a worker holds a block as long as the block was stored more often than removed.
-	PlainForm bool
+	// Version1 writes the trace in version 1 of the format, which the peers' programs can read, too. A record of an
+	// engine block becomes a record of the blocks in it. A record of a forgotten worker becomes removals of all its
+	// blocks. The right answers stay the same, because a worker holds a block as long as the block was stored more
+	// often than removed.
+	Version1 bool
 }
 
 // DefaultHard is small enough for CI. Its trace shows each behaviour in AllTrouble thousands of times.
@@ -90,9 +91,9 @@ func newHardWorker(units int) hardWorker {
 
 // Hard writes a trace with trouble and returns its header. When a block is stored, the worker always holds its parent.
 func Hard(to io.WriteSeeker, c HardConfig) (trace.Header, error) {
-	version := uint32(trace.Extended)
-	if c.PlainForm {
-		version = trace.Plain
+	version := uint32(trace.Version2)
+	if c.Version1 {
+		version = trace.Version1
 	}
 	h := &hard{config: c, forest: forest{rng: rng{c.Seed}}, set: naive.New(c.Workers), workers: make([]hardWorker, c.Workers)}
 	h.out = trace.NewWriter(to, trace.Header{Version: version, Workers: uint32(c.Workers), BlockSize: blockSize, Seed: c.Seed})
@@ -219,7 +220,7 @@ func (h *hard) store(w int, chain []int32, from, to int) {
 	}
 	h.set.Apply(&r)
 	h.workers[w].held += to - from
-	if units == 1 || h.config.PlainForm {
+	if units == 1 || h.config.Version1 {
 		r.Kind, r.Units, r.EngineHashes = trace.Stored, 1, nil
 	}
 	h.out.Write(&r)
@@ -310,7 +311,7 @@ func (h *hard) evictLeaves(w int, chain []int32) bool {
 // remove removes one copy of each engine block.
 func (h *hard) remove(w int, engineHashes []uint64) {
 	r := trace.Record{Kind: trace.Removed, Worker: uint32(w), Units: h.workers[w].units, EngineHashes: engineHashes}
-	if h.config.PlainForm {
+	if h.config.Version1 {
 		written := trace.Record{Kind: trace.Removed, Worker: uint32(w), Units: 1}
 		for _, engineHash := range engineHashes {
 			written.EngineHashes = append(written.EngineHashes, h.set.Blocks(w, engineHash)...)
@@ -325,7 +326,7 @@ func (h *hard) remove(w int, engineHashes []uint64) {
 
 // forget removes all blocks of a worker and restarts it.
 func (h *hard) forget(w int) {
-	if h.config.PlainForm {
+	if h.config.Version1 {
 		for part := range slices.Chunk(h.set.Holdings(w), 64) {
 			h.remove(w, part)
 		}

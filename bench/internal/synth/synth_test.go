@@ -32,29 +32,29 @@ func write(t *testing.T, generate func(io.WriteSeeker) (trace.Header, error)) (p
 	return path, hex.EncodeToString(digest[:])
 }
 
-// TestPlainBytes checks that the bytes of the traces have not changed, so that old and new results are for the same
+// TestLRUBytes checks that the bytes of the traces have not changed, so that old and new results are for the same
 // workload. With WARMPATH_BENCH_FULL=1 it also makes the large traces, which takes about 10 s.
-func TestPlainBytes(t *testing.T) {
-	small := PlainConfig{Seed: 7, Workers: 5, Conversations: 20, Capacity: 300, Stored: 3000, MinLen: 4, MaxLen: 40, Probes: 20}
-	mem1m, shared := DefaultPlain, DefaultPlain
+func TestLRUBytes(t *testing.T) {
+	small := LRUConfig{Seed: 7, Workers: 5, Conversations: 20, Capacity: 300, Stored: 3000, MinLen: 4, MaxLen: 40, Probes: 20}
+	mem1m, shared := DefaultLRU, DefaultLRU
 	mem1m.Capacity, mem1m.Stored, mem1m.Seed = 0, 1_000_000, 43
 	shared.Same, shared.Capacity, shared.Stored, shared.Seed, shared.Conversations = true, 0, 60_000, 44, 100
 	for _, test := range []struct {
 		name   string
-		config PlainConfig
+		config LRUConfig
 		large  bool
 		sum    string
 	}{
 		{"small", small, false, "5e8bff6cb546ad02cba3f5cbfcefcadf8eadf152914f6fb3bef5b121a468a81e"},
 		{"shared", shared, false, "a8bb629fac2ddeed0c080be128e70a59c086ff70aa8818a6ff01c77f2d884f4f"},
 		{"mem1m", mem1m, true, "7aebd8b2e39fbd85faf2d108c5fff305733be1ee28d918e0b2b9eb840f3f6bab"},
-		{"main", DefaultPlain, true, "2c288f520020239a0977ceaad65321f2783393bf9134ad02e07c56178ce11c9f"},
+		{"main", DefaultLRU, true, "2c288f520020239a0977ceaad65321f2783393bf9134ad02e07c56178ce11c9f"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if test.large && os.Getenv("WARMPATH_BENCH_FULL") == "" {
 				t.Skip("skipped: set WARMPATH_BENCH_FULL=1 to make the large traces")
 			}
-			_, sum := write(t, func(to io.WriteSeeker) (trace.Header, error) { return Plain(to, test.config) })
+			_, sum := write(t, func(to io.WriteSeeker) (trace.Header, error) { return LRU(to, test.config) })
 			if sum != test.sum {
 				t.Errorf("SHA-256 %s, want %s", sum, test.sum)
 			}
@@ -64,15 +64,15 @@ func TestPlainBytes(t *testing.T) {
 
 // TestAnswersAreExact replays traces of all kinds into a naive set.
 func TestAnswersAreExact(t *testing.T) {
-	plain := PlainConfig{Seed: 8, Workers: 3, Conversations: 20, Capacity: 300, Stored: 20000, MinLen: 4, MaxLen: 40}
+	lru := LRUConfig{Seed: 8, Workers: 3, Conversations: 20, Capacity: 300, Stored: 20000, MinLen: 4, MaxLen: 40}
 	hard := DefaultHard
 	hard.Stored, hard.Capacity, hard.Conversations = 30000, 600, 60
-	lowered := hard
-	lowered.PlainForm = true
+	version1 := hard
+	version1.Version1 = true
 	for name, make := range map[string]func(io.WriteSeeker) (trace.Header, error){
-		"plain":      func(to io.WriteSeeker) (trace.Header, error) { return Plain(to, plain) },
-		"hard":       func(to io.WriteSeeker) (trace.Header, error) { return Hard(to, hard) },
-		"plain form": func(to io.WriteSeeker) (trace.Header, error) { return Hard(to, lowered) },
+		"lru":       func(to io.WriteSeeker) (trace.Header, error) { return LRU(to, lru) },
+		"hard":      func(to io.WriteSeeker) (trace.Header, error) { return Hard(to, hard) },
+		"version 1": func(to io.WriteSeeker) (trace.Header, error) { return Hard(to, version1) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			path, _ := write(t, make)

@@ -28,8 +28,8 @@ const (
 
 // Versions of the format.
 const (
-	Plain    = 1 // version 1: the engine hash of a block is its key, and no worker forgets its blocks
-	Extended = 2
+	Version1 = 1 // the engine hash of a block is its key, and no worker forgets its blocks
+	Version2 = 2 // adds StoredCut and Forgotten, and Removed with units
 )
 
 // Header is the first 64 bytes of a file.

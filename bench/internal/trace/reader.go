@@ -25,8 +25,8 @@ func Parse(data []byte) (*Trace, error) {
 		Records: u64(data[24:]), Stored: u64(data[32:]), Removed: u64(data[40:]), Queries: u64(data[48:]), Seed: u64(data[56:]),
 	}}
 	switch {
-	case t.Version != Plain && t.Version != Extended:
-		return nil, fmt.Errorf("parse trace: version %d is not %d or %d", t.Version, Plain, Extended)
+	case t.Version != Version1 && t.Version != Version2:
+		return nil, fmt.Errorf("parse trace: version %d is not %d or %d", t.Version, Version1, Version2)
 	case t.Workers == 0 || t.Workers > MaxWorkers:
 		return nil, fmt.Errorf("parse trace: %d workers are not within 1..%d", t.Workers, MaxWorkers)
 	case t.Records > uint64(len(data))/recordSize:
@@ -105,7 +105,7 @@ func (r *Reader) next() error {
 	r.Record = Record{
 		Kind: Kind(u32(b)), Worker: u32(b[4:]), HasParent: flags&1 != 0, Parent: binary.LittleEndian.Uint64(b[16:]), Units: 1,
 	}
-	if r.t.Version == Extended && flags>>16 != 0 {
+	if r.t.Version == Version2 && flags>>16 != 0 {
 		r.Record.Units = int(flags >> 16)
 	}
 	rec := &r.Record
@@ -142,7 +142,7 @@ func (r *Reader) payload(rec *Record, n int) (int, error) {
 	case Removed:
 		return 8 * n, nil
 	}
-	if r.t.Version == Extended {
+	if r.t.Version == Version2 {
 		switch rec.Kind {
 		case StoredCut:
 			return n * (8 + 16*rec.Units), nil

@@ -52,7 +52,7 @@ func written(t testing.TB, version uint32, records []Record) []byte {
 
 func TestTheReaderReturnsTheWrittenRecords(t *testing.T) {
 	records := samples()
-	data := written(t, Extended, records)
+	data := written(t, Version2, records)
 	tr, err := Parse(data)
 	if err != nil {
 		t.Fatal(err)
@@ -71,13 +71,13 @@ func TestTheReaderReturnsTheWrittenRecords(t *testing.T) {
 	if r.Err() != nil {
 		t.Fatal(r.Err())
 	}
-	if !bytes.Equal(written(t, Extended, again), data) {
+	if !bytes.Equal(written(t, Version2, again), data) {
 		t.Errorf("written again it differs: %+v", again)
 	}
 }
 
-func TestPlainReadersRefuseTheExtension(t *testing.T) {
-	tr, err := Parse(written(t, Plain, samples()))
+func TestVersion1HasNoRecordsOfVersion2(t *testing.T) {
+	tr, err := Parse(written(t, Version1, samples()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func TestPlainReadersRefuseTheExtension(t *testing.T) {
 }
 
 func TestDamagedFilesAreErrors(t *testing.T) {
-	whole := written(t, Extended, samples())
+	whole := written(t, Version2, samples())
 	for name, data := range map[string][]byte{
 		"empty":        nil,
 		"magic":        append([]byte("KVTRACE2"), whole[8:]...),
@@ -112,8 +112,8 @@ func TestDamagedFilesAreErrors(t *testing.T) {
 }
 
 func FuzzReader(f *testing.F) {
-	f.Add(written(f, Extended, samples()))
-	f.Add(written(f, Plain, samples()[:1]))
+	f.Add(written(f, Version2, samples()))
+	f.Add(written(f, Version1, samples()[:1]))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		tr, err := Parse(data)
 		if err != nil {
