@@ -80,8 +80,8 @@ func (feed *Feed) ListenEndpoint() string {
 
 // Scoped records that a request with this cache_salt and extra_key will be sent to a rank of a worker. "" means that
 // the request has no such key. Call it between [warmpath.Router.Route] and the sending of the request. Some engines do
-// not announce which keys belong to a block. After the call, the feed does not store a block if such a key matters and
-// is unknown. A call costs at most two map lookups and a search among 16 values of extra_key.
+// not announce which keys belong to a block. After the call, no request matches a block by its tokens if such a key
+// matters and is unknown. A call costs at most two map lookups and a search among 16 values of extra_key.
 func (feed *Feed) Scoped(w fleet.WorkerID, rank int, salt, extra string) {
 	at := place{w, rank}
 	var keys kvevent.Keys
@@ -279,7 +279,7 @@ func (feed *Feed) reconcile(ctx context.Context, snap *fleet.Snapshot) {
 }
 
 // forgetAbsent forgets the holders that left since the last snapshot. If a worker's process is new, forgetAbsent
-// forgets what was learned from requests to its holders. Both rules include holders without events: the index and the
+// forgets what was learned from requests to its holders. Both rules include holders without events: the router and the
 // policies estimate their caches from requests.
 func (feed *Feed) forgetAbsent(snap *fleet.Snapshot) {
 	for h := range feed.present {
@@ -350,8 +350,9 @@ func (feed *Feed) newStream(w *fleet.Worker, h fleet.Holder, source fleet.EventS
 }
 
 // turnOf returns the mutex that a worker's streams take to change the index, so that only one of these streams waits
-// for the index at a time. The index's lock serves writers that have waited for a millisecond in order, and a routing
-// decision is a writer, too. Without the mutex each decision could wait for 256 events of a worker with 256 ranks.
+// for the index at a time. The index's lock serves writers that have waited for a millisecond in order. Without the
+// mutex, each event of another worker could wait for 256 events of a worker with 256 ranks. So could a routing decision
+// whose match is disturbed so often that it takes the lock.
 func (feed *Feed) turnOf(id fleet.WorkerID) *sync.Mutex {
 	feed.mu.Lock()
 	defer feed.mu.Unlock()

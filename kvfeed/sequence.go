@@ -191,8 +191,8 @@ func (s *sequence) receive(parts [][]byte) {
 		s.pending.forget()
 		s.restart(fmt.Sprintf("message %d came where %d was due", seq, s.next))
 	case seq < s.next || s.pending.compare(seq, payload) == different:
-		// The number belongs to an earlier message with other content. That message came before this connection, or by
-		// a replay.
+		// The number belongs to an earlier message with other content, or with content that is not remembered. That
+		// message came before this connection, or by a replay.
 		s.pending.forget()
 		s.contradicted(fmt.Sprintf("message %d came where %d was due", seq, s.next))
 	case !s.canReplay() && !s.verified:

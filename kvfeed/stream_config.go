@@ -41,7 +41,8 @@ type StreamConfig struct {
 	// connections. A topic counts as a stream once the feed has found its holder: the rank of a worker in the fleet.
 	// One connection has at most 256 streams.
 	MaxStreams int
-	// BackoffMin and BackoffMax are the first and the longest pause between two attempts to connect.
+	// BackoffMin and BackoffMax are the first and the longest pause between two attempts to connect, plus or minus 50
+	// %.
 	BackoffMin time.Duration
 	BackoffMax time.Duration
 	// Dial connects to an engine, and Listen opens the endpoint that engines connect to; nil means package net. The end of

@@ -7,8 +7,8 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// Each rank of a worker has a stream. Only one stream of a worker waits for the index's lock at a time. Otherwise a
-// decision, which needs the same lock, could wait for the events of all ranks.
+// Each rank of a worker has a stream. Only one stream of a worker waits for the index's lock at a time. Otherwise
+// another worker's event could wait for the events of all ranks.
 func TestTheRanksOfAWorkerChangeTheIndexByTurns(t *testing.T) {
 	r := newRig(t, Config{})
 	ranked := facts(fleet.EngineVLLM, 16)
