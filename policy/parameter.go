@@ -80,7 +80,10 @@ func setText(field reflect.Value, text string) error {
 		field.SetBool(b)
 	case reflect.Int, reflect.Int64:
 		n, err := strconv.ParseInt(text, 10, 64)
-		if err != nil {
+		switch {
+		case err != nil && field.Kind() == reflect.Int64:
+			return fmt.Errorf("%q is not a number of bytes, without a unit", text)
+		case err != nil:
 			return fmt.Errorf("%q is not a whole number", text)
 		}
 		field.SetInt(n)

@@ -33,6 +33,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		"kv:router_ttl=5":                  `router_ttl: "5" is not a duration`,
 		"kv:use_kv_events=maybe":           `use_kv_events: "maybe" is not true or false`,
 		"kv_aware:imbalance_tokens=x":      `imbalance_tokens: "x" is not a whole number`,
+		"cache_aware:max_bytes=1GB":        `max_bytes: "1GB" is not a number of bytes, without a unit`,
 		"manual:assignment_mode=best":      `assignment_mode: "best" is none of random, min_load, min_group`,
 		"mix:scorers=match":                "scorers: cannot be given as text",
 		"least_load:by=seconds":            "by: seconds is the policy smg_least_load",

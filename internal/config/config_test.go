@@ -14,6 +14,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/internal/discovery"
 	"github.com/warmpath/warmpath/policy"
+	"github.com/warmpath/warmpath/policy/peers"
 )
 
 func TestGoodFilesLoad(t *testing.T) {
@@ -288,10 +289,41 @@ func TestBytes(t *testing.T) {
 			t.Errorf("%d is written as %s and read as %d, %v", want, formatBytes(want), got, err)
 		}
 	}
-	for _, text := range []string{"", "MiB", "x", "9999999TiB", "1.5", "NaNMiB", "1e300GiB", "99999999999999999999"} {
+	for _, text := range []string{"", "MiB", "x", "8G", "8gb", "9999999TiB", "1.5", "NaNMiB", "1e300GiB", "99999999999999999999"} {
 		if got, err := parseBytes(text); err == nil {
 			t.Errorf("%q is read as %d", text, got)
 		}
+	}
+}
+
+func TestEverySettingInBytesTakesUnits(t *testing.T) {
+	for text, want := range map[string]string{
+		"proxy: {max_header_bytes: 64KiB}":                       "",
+		"proxy: {max_header_bytes: 0x10000}":                     "",
+		"index: {bytes: 8GB}":                                    "",
+		"policy: cache_aware:max_bytes=1GB":                      "",
+		"policies: [{type: cache_aware, max_bytes: 1.5 GiB}]":    "",
+		"proxy: {max_header_bytes: 64K}":                         `"64K" is not a number of bytes`,
+		"index: {bytes: 8G}":                                     "the units are KiB, MiB, GiB, TiB (powers of 1024), KB, MB, GB, TB (powers of 1000) and B",
+		"policy: cache_aware:max_bytes=1G":                       `policy: max_bytes: "1G" is not a number of bytes such as`,
+		"policies: [{type: cache_aware, max_bytes: 8gb}]":        `"8gb" is not a number of bytes`,
+		"gateway: {max_headers: 8GB}":                            `"8GB" is not a whole number`,
+		"policy: cache_aware:max_byte=1G":                        "did you mean max_bytes?",
+		"routing: {imbalance_tokens: 8GB}":                       `"8GB" is not a whole number`,
+		"policies: [{type: kv_aware, imbalance_tokens: '8KiB'}]": `"8KiB" is not a whole number`,
+	} {
+		cfg := Default()
+		err := fill(&cfg, "f", []byte(text), nil)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+	cfg := Default()
+	if err := fill(&cfg, "f", []byte("proxy: {max_header_bytes: 64KB}\npolicy: cache_aware:max_bytes=1GB"), nil); err != nil {
+		t.Fatal(err)
+	}
+	if p := cfg.Parameters()[cfg.Policy].(*peers.CacheAware); cfg.Proxy.MaxHeaderBytes != 64000 || p.MaxBytes != 1e9 {
+		t.Errorf("%d, %d", cfg.Proxy.MaxHeaderBytes, p.MaxBytes)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/warmpath/warmpath"
@@ -119,6 +120,13 @@ func (c *Config) parsePolicy(name string) (policy.Parameters, error) {
 		key, value, ok := strings.Cut(setting, "=")
 		if !ok {
 			return nil, fmt.Errorf("%q is not NAME=VALUE (known: %s)", setting, strings.Join(policy.ParameterKeys(p), ", "))
+		}
+		if strings.HasSuffix(key, "_bytes") {
+			n, err := parseBytes(value)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", key, err)
+			}
+			value = strconv.FormatInt(n, 10)
 		}
 		if err := k.Set(p, key, value); err != nil {
 			if known := policy.ParameterKeys(p); !slices.Contains(known, key) {

@@ -318,7 +318,14 @@ func (r *reader) scalar(node ast.Node, v reflect.Value) {
 		r.mistake(position(node), found(node)+" where "+kindName(v.Type())+" is expected")
 		return
 	}
-	if err := setScalar(v, node); err != nil {
+	err := setScalar(v, node)
+	if err != nil && v.Kind() == reflect.Int && strings.HasSuffix(r.path, "_bytes") {
+		var n int64
+		if n, err = parseBytes(trimmed(node)); err == nil {
+			v.SetInt(n)
+		}
+	}
+	if err != nil {
 		r.mistake(position(node), err.Error())
 	}
 }

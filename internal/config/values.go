@@ -114,7 +114,8 @@ func parseBytes(text string) (int64, error) {
 	}
 	f, err := strconv.ParseFloat(number, 64)
 	if err != nil || !(math.Abs(f*float64(factor)) < math.MaxInt64) || factor == 1 {
-		return 0, fmt.Errorf("%q is not a number of bytes such as 67108864, 64MiB or 1.5GiB", text)
+		return 0, fmt.Errorf("%q is not a number of bytes such as 67108864, 64MiB or 1.5GiB: the units are KiB, MiB, GiB, TiB (powers of 1024), "+
+			"KB, MB, GB, TB (powers of 1000) and B", text)
 	}
 	return int64(f * float64(factor)), nil
 }
