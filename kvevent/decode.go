@@ -70,8 +70,8 @@ const (
 //
 // If b.More is set, the payload has more events than fit into one batch, and all of them are well-formed: apply b, then
 // call [Decoder.Next]. Nearly all messages of engines fit into one batch. All batches of a payload together allocate at
-// most 32 MiB, plus the bytes of strings of more than maxInternedLen. The caller may reuse the payload's memory after
-// the last batch, unless KeepRaw is set.
+// most 32 MiB, plus the bytes of strings of more than 512 bytes. The caller may reuse the payload's memory after the
+// last batch, unless KeepRaw is set.
 func (d *Decoder) Decode(payload []byte, b *Batch) error {
 	b.Reset()
 	d.c, d.rest = cursor{p: payload}, rest{}

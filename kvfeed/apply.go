@@ -156,7 +156,8 @@ func (s *stream) keys(e *kvevent.Event) kvevent.Keys {
 // blocks with the same tokens have the same hash, so an event does not show which request it is about. Once requests
 // carry an extra_key, stored events are not applied any more, but removals still are. So the index loses the blocks of
 // such a holder over time, and never claims a block that the holder does not have. In SGLang's dynamo format the hashes
-// cover extra_key: there the feed tries the values that requests carried.
+// cover extra_key: there the feed tries the values that requests carried. Engines other than vLLM and SGLang are
+// treated as SGLang in its default format.
 func (s *stream) claimable(e *kvevent.Event) bool {
 	used := kvevent.Keys(s.used.Load())
 	s.rootExtra, s.rootKnown = "", false

@@ -28,7 +28,7 @@ func (s *stream) assess(now time.Time) {
 	s.noteChange()
 }
 
-// These reasons normally last milliseconds.
+// A trust normally has one of these reasons only for milliseconds, so logTrust waits before it logs them.
 const (
 	readingHistory = "history is being read"
 	catchingUp     = "messages are missing, or may be: they are being replayed, and later ones wait for them"

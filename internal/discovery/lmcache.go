@@ -46,7 +46,7 @@ type LMCacheConfig struct {
 	URL          string            // the controller's HTTP address
 	APIKey       string            // the API key, sent as a bearer token; "" sends none
 	PollInterval time.Duration     // the time between two questions about the occupancy of all caches
-	Timeout      time.Duration     // the time limit of one question; a lookup takes at most maxLookup
+	Timeout      time.Duration     // the time limit of one question; a lookup has at most 200 ms
 	Lookup       bool              // also ask about the prompt of each request
 	Workers      map[string]string // the URLs of workers, by the controller's names of instances; other workers are found by address
 }
