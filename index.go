@@ -36,7 +36,7 @@ type modelIndex struct {
 }
 
 // index returns the index of a base model. It makes the index on first use, and makes a new one if a worker with
-// smaller blocks has joined. It takes a lock only if the fleet has changed since the last call.
+// smaller blocks has joined. It takes a lock only if the fleet has changed since the last call for this model.
 func (r *Router) index(snap *fleet.Snapshot, base string) *modelIndex {
 	x := (*r.indexes.Load())[base]
 	if x != nil && x.checked.Load() >= snap.Generation() {

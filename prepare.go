@@ -17,7 +17,8 @@ import (
 // does not depend on the time of the decision:
 //
 //   - The block keys of the prompt are kept. Hashing a long prompt takes most of a decision's time. The keys are made
-//     again only when the model's index was replaced, or the model name has a new meaning.
+//     again only when the model's index was replaced, the model name has a new meaning, or the look-aheads or further
+//     names of its workers changed.
 //   - The matches are kept for decisions with the same [Request.Now]. A decision at another time looks up again,
 //     because blocks are stored and evicted while a request waits. With the keys at hand a lookup is cheap.
 //   - The fleet is read again by every decision: the workers that serve the model, their load, standing and trust.

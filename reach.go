@@ -11,11 +11,10 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// A holder is one data-parallel rank of a worker. In a fleet of up to smallFleet holders, a decision looks at all
-// holders. In a larger fleet, most policies look at three groups of holders: the longest matches, holders with little
-// load that the scout remembers, and the next holders in turn. A policy may nominate further holders. mostMatches is
-// the size of the first group; the constant watched is the size of the second and of the third group. See
-// docs/design/0007.
+// A holder is one data-parallel rank of a worker. If a model has up to smallFleet holders, a decision looks at all of
+// them. If it has more, most policies look at three groups of holders: the longest matches, holders with little load
+// that the scout remembers, and the next holders in turn. A policy may nominate further holders. mostMatches is the
+// size of the first group; the constant watched is the size of the second and of the third group. See docs/design/0007.
 const (
 	smallFleet  = 64
 	mostMatches = 32
