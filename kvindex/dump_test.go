@@ -199,7 +199,7 @@ func TestADumpHasGroupsWithoutBlocks(t *testing.T) {
 	}
 }
 
-// A dump begins with the parents that a holder lost. These parents must stay in the loading index if another holder is
+// A dump may begin with parents that the holder lost. These parents must stay in the loading index if another holder is
 // forgotten meanwhile.
 func TestForgetKeepsParentsThatAreBeingLoaded(t *testing.T) {
 	h, _ := block.NewHasher(block.XXH3, 16)

@@ -54,7 +54,7 @@ func TestAPointBesideAClaimIsEvictedWithThePointsAfterIt(t *testing.T) {
 	x := seeded(t, 16, drawn)
 	x.Store(0, &Stored{Hashes: []uint64{1}, Tokens: tokens[:16], BlockSize: 16})
 	x.Store(0, &Stored{Hashes: []uint64{2}, Tokens: tokens[16:], BlockSize: 8, Parent: 1, HasParent: true})
-	x.Store(0, &Stored{Hashes: []uint64{1}, BlockSize: 8}) // hash 1 names a smaller block now
+	x.Store(0, &Stored{Hashes: []uint64{1}, BlockSize: 8}) // the holder's block of hash 1 has 8 tokens now
 	if x.pointed != 2 {
 		t.Fatalf("%d points, want one beside the block and one after it", x.pointed)
 	}

@@ -16,7 +16,6 @@ func TestMemoryOfAForgottenHolderIsGivenBack(t *testing.T) {
 
 // forgetAndStore forgets holder 0 of two holders. Then holder 1 announces the beginning of a prompt many times. The
 // parameter is the number of this prompt: holder 1 has the prompts with even numbers.
-
 func forgetAndStore(t *testing.T, prompt int) {
 	x, h, prompts := fleetOf(t, 2, 200_000, 0, 512)
 	before := x.Stats().Bytes

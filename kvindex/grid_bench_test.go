@@ -30,14 +30,14 @@ func gridBlocks(b *testing.B) int {
 
 const gridPrompt = 6250 // the length of a prompt in blocks: 100,000 tokens
 
-// grid is an index of long prompts. Some of the prompts are at many holders.
+// grid is an index of long prompts. The first prompts may be at many holders.
 type grid struct {
 	x       *kvindex.Index
-	prompts []chain // the prompts that many holders have
+	prompts []chain // the prompts that the benchmarks look up: the first ones of the index
 }
 
-// newGrid returns an index in which some prompts are at several holders each; the parameter sharing is the number of
-// these holders. Each of the remaining prompts is at one holder.
+// newGrid returns an index in which each of the first prompts is at several holders; the parameter sharing is the
+// number of these holders. Each of the remaining prompts is at one holder.
 func newGrid(b *testing.B, holders, sharing int) *grid {
 	b.Helper()
 	h, err := block.NewHasher(block.XXH3, 16)
@@ -124,9 +124,10 @@ func quantiles(b *testing.B, times []time.Duration) {
 	b.ReportMetric(float64(times[len(times)*99/100]), "p99-ns")
 }
 
-// BenchmarkLimit reads 0 to 3 words of a table with the benchmark's number of blocks. Each word gives the place of the
-// next word. A lookup reads three words in this way: a slot of the table, the strand (run of blocks) of the slot, and
-// the strand's set of holders. The result includes the time of reading the clock, as in BenchmarkMatchGrid.
+// BenchmarkLimit reads 0 to 3 words of a table that has two words for each of the benchmark's blocks. Each word gives
+// the place of the next word. A lookup reads three words in this way: a slot of the table, the strand (run of blocks)
+// of the slot, and the strand's set of holders. The result includes the time of reading the clock, as in
+// BenchmarkMatchGrid.
 func BenchmarkLimit(b *testing.B) {
 	words := make([]uint64, gridBlocks(b)*2)
 	r := rand.New(rand.NewPCG(5, 6))

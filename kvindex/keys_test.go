@@ -16,9 +16,9 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// TestRandomStretchesMatchAsANaiveMap stores, removes and forgets random ranges of chains, and compares every answer
-// with a map. Many chains share a beginning. Parents may be removed before their children, and children may be stored
-// before their parents.
+// TestRandomStretchesMatchAsANaiveMap stores and removes random ranges of chains, clears tiers, forgets holders, and
+// compares every answer with a map. Many chains share a beginning. Parents may be removed before their children, and
+// children may be stored before their parents.
 func TestRandomStretchesMatchAsANaiveMap(t *testing.T) {
 	rounds := uint64(300)
 	if testing.Short() {
@@ -142,8 +142,8 @@ func keyedRound(t *testing.T, seed uint64) {
 }
 
 // TestReadersRunBesideWritersOfOneSize lets writers extend, branch, shorten and forget chains with a common beginning
-// while readers match. Every answer must have all blocks of a holder that does not change, and no block that a holder
-// never had.
+// while readers match. Every answer must have all blocks of a holder that does not change, and no answer may have more
+// blocks than a chain has.
 func TestReadersRunBesideWritersOfOneSize(t *testing.T) {
 	turns := 20_000
 	if testenv.Race() || testing.Short() {

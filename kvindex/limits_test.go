@@ -12,7 +12,7 @@ import (
 	"github.com/warmpath/warmpath/kvindex/kvindextest"
 )
 
-// limited is an index of a few MiB, with helpers that announce blocks to it.
+// limited is an index, mostly of a few MiB, with helpers that announce blocks to it.
 type limited struct {
 	*testing.T
 	x      *kvindex.Index
@@ -21,7 +21,7 @@ type limited struct {
 	source *rand.Rand
 }
 
-// words returns n tokens that were never used before.
+// words returns n random tokens.
 func (l *limited) words(n int) []block.Token { return random(l.source, n) }
 
 func newLimited(t *testing.T, size int, cfg kvindex.Config) *limited {
@@ -158,7 +158,7 @@ func TestOneEventDoesNotEmptyTheIndex(t *testing.T) {
 }
 
 // oneEvent announces an event to an index in which two other holders have blocks, and which has room for a third fair
-// share. The two holders must keep their blocks.
+// share. The two holders must keep nine tenths of their blocks.
 func oneEvent(t *testing.T, event *kvindex.Stored, budget int64) {
 	l := newLimited(t, 16, kvindex.Config{Bytes: budget})
 	blocks := int(budget >> 8)
@@ -202,7 +202,7 @@ func TestWaitingBlocksAreDroppedFromTheHolderWithMostOfWhatIsTooMuch(t *testing.
 		for i := range 590 {
 			l.store(1, l.words(16), 1<<51+uint64(i))
 		}
-		for i := range 10 { // these blocks exceed the limit of the number, or the limit of bytes
+		for i := range 10 { // after these blocks, the waiting blocks exceed MaxWaiting or WaitingBytes
 			l.store(0, l.words(5000), 1<<52+uint64(i))
 		}
 		s := l.x.Stats()
@@ -227,7 +227,7 @@ func (l *limited) announce(id fleet.Holder, tier block.Tier, blocks, size int, h
 }
 
 // The index keeps keys in chunks of memory. A long run of keys gets a chunk of its own. If this chunk is the first one,
-// the index may give it back before any other chunk exists.
+// the index may give it back before there is a chunk for shorter runs.
 func TestTheFirstChunkOfKeysMayBeGivenBack(t *testing.T) {
 	t.Run("forget", func(t *testing.T) {
 		l := newLimited(t, 16, kvindex.Config{Bytes: 16 << 20})
@@ -252,7 +252,8 @@ func TestTheFirstChunkOfKeysMayBeGivenBack(t *testing.T) {
 	})
 }
 
-// If a block in the middle of a run of blocks is removed, the index splits the run, which takes memory.
+// If a block in the middle of a run of blocks is removed, the run consists of more segments (parts with the same
+// holders), which takes memory.
 func TestRemovalsStayWithinTheBudget(t *testing.T) {
 	l := newLimited(t, 16, kvindex.Config{Bytes: 4 << 20})
 	var all [][]uint64
@@ -341,7 +342,7 @@ func TestACombDoesNotMakeEachEvictionLookAtAllStrands(t *testing.T) {
 	}
 }
 
-// One prefill worker has all prompts, and each of five decode workers has a fifth of the prompts. Only the prefill
+// One prefill worker gets all prompts, and each of five decode workers gets a fifth of the prompts. Only the prefill
 // worker is above its fair share, and nearly all of its blocks have another holder, which is below its share. An
 // eviction must not look at all strands (runs of blocks) for each event.
 func TestSharedBlocksDoNotMakeEachEvictionLookAtAllStrands(t *testing.T) {

@@ -51,7 +51,7 @@ type player struct {
 	batch   kvevent.Batch
 
 	copies  map[string]int           // for each tier, group and hash, the number of announcements minus removals
-	parents map[uint64]uint64        // the parent of each hash that events of the full-attention group contain
+	parents map[uint64]uint64        // the parent of each hash that aligned events of the tier GPU contain
 	chains  map[uint64][]block.Token // for each hash, the tokens of the chain up to its block
 	scopes  map[uint64]block.Scope   // for each hash, the scope of its chain
 	full    int                      // the engine's number of the full-attention group
@@ -115,7 +115,8 @@ func (p *player) apply(e *kvevent.Event) {
 	}
 }
 
-// explain stores, for each engine hash of an event, the chain of tokens that the hash stands for.
+// explain stores the chain of tokens that each engine hash of an event stands for, if the event is of the tier GPU and
+// has tokens for each hash.
 func (p *player) explain(e *kvevent.Event) {
 	if e.Tier != block.TierGPU || !e.Aligned() {
 		return
@@ -180,8 +181,8 @@ func TestLiveRecordings(t *testing.T) {
 }
 
 // replay plays a recording. After every message it compares the index's matches of the message's chains with the naive
-// account. At the end it compares the matches of all chains. If the block sizes of the index and the engine are the
-// same, the matches must be equal to the account.
+// account. At the end it compares the matches of all chains. No match may be longer than the account says. If the
+// index's blocks have 32 tokens, as the blocks of the recorded engines, the matches must be equal to the account.
 func replay(t *testing.T, name string, size int) {
 	players, last := map[string]*player{}, map[string]int{}
 	for _, m := range readLive(t, name) {
@@ -355,8 +356,8 @@ func TestBlockPoolTraces(t *testing.T) {
 	}
 }
 
-// TestEventsOfEveryForm plays events in the form of maps, and batches that contain an event of an unknown name. The
-// decoder of llm-d-kv-cache at 7be76e119c lost both kinds of events.
+// TestEventsOfEveryForm plays an announcement in each version of each engine's event format. Old versions write events
+// as arrays, and new ones as maps. The decoder of llm-d-kv-cache at 7be76e119c lost events in the form of maps.
 func TestEventsOfEveryForm(t *testing.T) {
 	tokens := seq(0, 64)
 	for _, name := range kvevent.Wires() {

@@ -40,7 +40,8 @@ func collide(i uint64) uint64 {
 
 // TestChosenHashesCollideUnderSeedZeroOnly checks that keys which collide under seed 0 collide no more than random keys
 // under other seeds. A table has 256 segments, so a segment has 78 of 20,000 random keys on average. A home is the
-// place in the table where the search for a key begins. There are 2^24 homes, so a home has 0.001 keys on average.
+// place in the table where the search for a key begins. The test takes the upper 24 bits of a hash as the home, so a
+// home has 0.001 keys on average.
 func TestChosenHashesCollideUnderSeedZeroOnly(t *testing.T) {
 	for _, seed := range []uint64{0, drawn, 1, 2, 3} {
 		x := seeded(t, 16, seed)

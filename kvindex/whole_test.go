@@ -66,8 +66,9 @@ func TestAHolderIsWholeWhileNothingOfItIsLost(t *testing.T) {
 	}
 }
 
-// Events of the CPU tier may have no tokens. Then only chains of the GPU tier say to which place the CPU tier's blocks
-// belong. If the index lost such a chain, a reset of the GPU tier must not hide the loss.
+// Events of the CPU tier leave out the scope of a chain, and some leave out the tokens. So only chains of the GPU tier
+// say to which place the CPU tier's blocks belong. If the index lost such a chain, a reset of the GPU tier must not
+// hide the loss.
 func TestALossOutlastsAResetWhileBlocksOfAnotherTierWaitForWhatWasLost(t *testing.T) {
 	h, _ := block.NewHasher(block.XXH3, 16)
 	x := kvindex.New(h, kvindex.Config{Bytes: 1 << 20})

@@ -8,8 +8,7 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// BenchmarkLearnBlocks measures Learn for prompts of 512 blocks. Each of the 8 holders has as many blocks as its limit
-// allows.
+// BenchmarkLearnBlocks measures Learn for prompts of 512 blocks. Each of the 8 holders may have 20,000 blocks.
 func BenchmarkLearnBlocks(b *testing.B) {
 	for _, c := range []struct {
 		name  string

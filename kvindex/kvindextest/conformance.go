@@ -7,7 +7,8 @@ import (
 )
 
 // Conformance checks the promises of every index, one by one. The index of llm-d-kv-cache at 7be76e119c fails the cases
-// whose names begin with "llm-d". Two defects of llm-d-kv-cache's decoder have tests in package kvindex.
+// whose names begin with "llm-d". A defect of llm-d-kv-cache's decoder has a test in package kvindex:
+// TestEventsOfEveryForm.
 func Conformance(t *testing.T, make Maker) {
 	for _, c := range conformance {
 		t.Run(c.name, func(t *testing.T) { c.run(newRig(t, make, c.size, c.config)) })

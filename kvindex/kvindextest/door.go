@@ -1,5 +1,6 @@
-// Package kvindextest has the tests that any index of KV blocks must pass: a conformance suite, and a model test
-// against a naive reference. The tests call a [Maker] to make an index, and use the index only through its [Door].
+// Package kvindextest has the tests that any index of KV blocks must pass: a conformance suite, a model test against a
+// naive reference, and tests against modelled engines. The tests call a [Maker] to make an index, and use the index
+// only through its [Door].
 //
 //	func TestConformance(t *testing.T) { kvindextest.Conformance(t, kvindextest.Kvindex) }
 //	func TestModel(t *testing.T)       { kvindextest.Model(t, kvindextest.Kvindex, kvindextest.Effort{Runs: 200, Steps: 200}) }
@@ -18,7 +19,7 @@ type Door struct {
 	Clear  func(h fleet.Holder, tier block.Tier)
 	Forget func(h fleet.Holder)
 	Match  func(keys []block.Key, dst []kvindex.Match) []kvindex.Match
-	Stats  func() kvindex.Stats // nil: the tests do not compare statistics
+	Stats  func() kvindex.Stats // nil: Model does not compare statistics; the other tests need Stats
 }
 
 // Maker makes an empty index for blocks of the hasher's size.

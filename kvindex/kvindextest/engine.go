@@ -16,8 +16,8 @@ import (
 // before its beginning. Requests that run at the same time may compute the same block twice. The pool may be reset, and
 // reused blocks may be announced again. An engine also has a host tier, to which it offloads blocks.
 //
-// A match must never claim more blocks than the engine has. It must not claim fewer blocks either, except after an
-// event that can mean a new copy or a reused block.
+// A match must never claim more blocks than the engine has. If the engine's blocks have the size of the index's blocks,
+// it must not claim fewer blocks either, except after an event that can mean a new copy or a reused block.
 func Truth(t *testing.T, make Maker, effort Effort) {
 	t.Helper()
 	runTruths(t, effort, func(r *rand.Rand) error { return runTruth(make, r, effort.Steps, false) })
@@ -185,7 +185,7 @@ func runTruth(make Maker, r *rand.Rand, steps int, atLimit bool) error {
 }
 
 // compare compares the match of a text with the engine's cache. If less is true, the index may claim fewer blocks than
-// the engine has, because the index may have evicted some.
+// the engine has, because the index may have lost some.
 func (e *engine) compare(m *model, t *text, less bool) error {
 	size := m.hasher.Size()
 	hashes := hashesOf(t.tokens, e.size, t.scope.Salt)

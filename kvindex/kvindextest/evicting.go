@@ -20,10 +20,11 @@ func Evicting(t *testing.T, make Maker, effort Effort) {
 
 const (
 	fillHolder  = 99
-	fillBlocks  = 400 // the number of blocks in each text of fill
+	fillBlocks  = 400 // the number of engine blocks, of one token each, in each text of fill
 	leastBudget = 1 << 20
-	// patience is the number of texts that must be enough for the evictions of one call of fill. It is twice the number
-	// that is needed if each text evicts as many blocks as it has.
+	// patience is the number of texts that must be enough for the evictions of one call of fill. The largest blocks of
+	// the index have 8 tokens, so a text has at least 50 of them. If each text evicts as many blocks as it has, 240
+	// texts are enough.
 	patience = 600
 )
 

@@ -16,7 +16,7 @@ import (
 // floods, and the hashes of honest engines with other tokens. After every operation the index must be within its
 // budget, and the operation must have taken no more steps than [StepBudget]. The index must not claim more blocks than
 // the honest engines have. If the index calls a holder whole (HolderStats.Whole), it must not claim fewer blocks
-// either.
+// either, with the exceptions of Truth.
 func Hostile(t *testing.T, make Maker, effort Effort) {
 	t.Helper()
 	runTruths(t, effort, func(r *rand.Rand) error { return runHostile(make, r, effort.Steps) })

@@ -152,8 +152,8 @@ func (m *model) check(make Maker, history []op) (bad *difference) {
 	return nil
 }
 
-// compare compares the answers of an index and of the reference for every text, or for the first half of every text. It
-// returns "" if they are equal.
+// compare compares the answers of an index and of the reference for every text, or for the first half of every text,
+// and their numbers of engine hashes and of waiting blocks. It returns "" if they are equal.
 func (m *model) compare(got, want *Door, half bool) string {
 	for i := range m.texts {
 		keys := m.texts[i].keys

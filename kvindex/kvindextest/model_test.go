@@ -64,7 +64,7 @@ func TestIndexClaimsNoMoreWhileItEvicts(t *testing.T) {
 	kvindextest.Evicting(t, kvindextest.Kvindex, kvindextest.Effort{Runs: runs() / 25, Steps: 100, Seed: seed(), Progress: progress(t, runs()/25)})
 }
 
-// attacks returns the number of operations of hostile holders.
+// attacks returns the number of operations of the test with hostile holders.
 func attacks() int {
 	switch {
 	case asked() > 0:

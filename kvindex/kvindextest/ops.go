@@ -153,7 +153,7 @@ func (m *model) choose(n int) int {
 
 func (m *model) one(in int) bool { return m.choose(in) == 0 }
 
-// newText returns text number i. The text begins like an earlier text, up to a random token.
+// newText returns text number i. The text begins like an earlier text, if there is one, up to a random token.
 func (m *model) newText(i, size int) text {
 	var t text
 	n := modelBlocks * size

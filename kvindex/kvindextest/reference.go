@@ -372,8 +372,9 @@ func (x *reference) clear(id fleet.Holder, tier block.Tier) {
 
 func (x *reference) forget(id fleet.Holder) { delete(x.holders, id) }
 
-// compute finds the blocks that a holder has. The holder has a block of the index if its records together cover all
-// tokens of the block.
+// compute finds the blocks that a holder has on each tier in each group. The holder has a block of the index if its
+// records together cover all tokens of the block. In a state-space group, a record that ends at the block's end is
+// enough.
 func (x *reference) compute(h *refHolder) {
 	if h.held != nil {
 		return
