@@ -129,7 +129,7 @@ func TestALostMessageDoesNotStopAFullIndex(t *testing.T) {
 	skipRaced(t)
 	l := newLimited(t, 16, kvindex.Config{Bytes: 8 << 20})
 	l.fill(0)
-	parent := l.store(0, l.words(16), 0) + 1000 // a parent that is never announced
+	parent := l.store(0, l.words(16), 0) + 1<<30 // a parent that is never announced
 	for range 70_000 {
 		parent = l.store(0, l.words(16), parent)
 	}
