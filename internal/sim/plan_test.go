@@ -9,8 +9,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// planned returns a configuration and two policies. The SLO is so short that requests miss it if an engine prefills two
-// prompts at the same time.
+// planned returns a configuration and two policies. The SLO is so short that requests miss it if an engine prefills
+// three prompts in one pass.
 func planned() (Config, []policy.Spec) {
 	c := config(families(24, 400, 100*time.Millisecond), "random", func(c *Config) {
 		c.SLOs = []report.SLO{{TTFT: 250 * time.Millisecond}}

@@ -105,7 +105,7 @@ func TestThePrefillLoadScaleSaturates(t *testing.T) {
 const bursts = "gen:burst,size=24,spread=2,bursts=16,every=4,system=16000,seed=1"
 
 // Event lag costs hits and lengthens tail latency. If the router expects the blocks of sent prompts before their events
-// arrive (speculative entries), event lag costs nothing.
+// arrive (speculative entries), event lag costs almost nothing.
 func TestEventLagCostsHitsAndTails(t *testing.T) {
 	if testing.Short() {
 		t.Skip("skipped: it takes ten seconds of a core")

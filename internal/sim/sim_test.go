@@ -195,7 +195,7 @@ func TestTheModelSeparatesPoolsByAdapter(t *testing.T) {
 }
 
 func TestEventLagCostsHitsAndSpeculationSavesThem(t *testing.T) {
-	// The requests of a burst share a new prefix. Event lag costs most hits for such bursts.
+	// The requests of a burst share a new prefix. Such bursts lose the most hits by event lag.
 	w := &workload.Workload{Name: "bursts", Block: 64}
 	for i := range 600 {
 		w.Requests = append(w.Requests, workload.Request{
@@ -387,7 +387,8 @@ func TestMistakesAreAllReported(t *testing.T) {
 	}
 }
 
-// A run refuses times that are far too long. Sums of such times would overflow, and the run would never end.
+// A run refuses times that are far too long, and rates and speeds that make times far too long. Sums of such times
+// would overflow, and the run would never end.
 func TestTimesThatAreTooLongAreRefused(t *testing.T) {
 	const ever = time.Duration(1 << 62)
 	for name, change := range map[string]func(*Config){

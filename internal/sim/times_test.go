@@ -17,7 +17,7 @@ import (
 )
 
 // timesSeeds returns the number of seeds in the environment variable WARMPATH_TIMES_SEEDS, or 0 if the variable is not
-// set. `make times` sets the variable to 3. With 0 the tests of this file take about a second in total. Otherwise they
+// set. `make times` sets the variable to 3. With 0 the tests of this file take some seconds in total. Otherwise they
 // play whole hours with more fleet sizes and more rates.
 func timesSeeds() uint64 {
 	n, _ := strconv.ParseUint(os.Getenv("WARMPATH_TIMES_SEEDS"), 10, 64)

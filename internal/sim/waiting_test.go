@@ -27,7 +27,7 @@ func mixedLengths(requests int) *workload.Workload {
 }
 
 // On a saturated fleet, the order shortest shortens the wait of most requests. A second of waiting counts as 500 tokens
-// less, so even the longest prompts do not wait much longer than with fcfs.
+// less, so no prompt waits more than 23 s longer than the longest wait with fcfs.
 func TestTheOrderOfTheRouterQueueMatters(t *testing.T) {
 	in := func(order string) *report.Run {
 		return run(t, config(mixedLengths(600), "least_load", func(c *Config) {
