@@ -67,9 +67,9 @@ func TestFewDescriptorsFailNoRequest(t *testing.T) {
 
 var openFiles = regexp.MustCompile(`(?m)^process_open_fds (\d+)$`)
 
-// TestProbesDoNotWaitBehindClients keeps 400 clients connected to the router while it probes the router. 100 clients
-// send nothing, 100 clients keep an idle connection, and 200 clients wait for an engine that makes no step. A client
-// whose connection is closed or refused connects again.
+// TestProbesDoNotWaitBehindClients probes the router while 400 clients connect to it. 100 clients send nothing, 100
+// clients keep an idle connection, and 200 clients wait for an engine that makes no step. A client whose connection is
+// closed or refused connects again.
 func TestProbesDoNotWaitBehindClients(t *testing.T) {
 	const probes = 12
 	engine := mock(t, func(c *mockengine.Config) { c.MaxSequences, c.Faults.Stalled = 1024, true })

@@ -50,8 +50,8 @@ func TestAWorkerThatDiesInMidStreamFailsNoOtherRequest(t *testing.T) {
 	}
 	testenv.WaitFor(t, 10*time.Second, "streams on both workers", func() error {
 		for _, w := range f.state(t).Workers {
-			// Wait until all answers have begun, which means that no prompt is left to compute: before its first token a request
-			// could still move to another worker.
+			// Wait until each worker has at least 4 requests and has no prompt left to compute, so that their answers
+			// have begun: before its first token a request could still move to another worker.
 			if l := w.Holders[0].Load; l.Requests < 4 || l.PrefillTokens > 0 {
 				return fmt.Errorf("%s carries %+v", w.URL, l)
 			}

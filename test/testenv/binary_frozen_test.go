@@ -130,7 +130,7 @@ func stopOneOfTwo(t *testing.T, clients int, fields, whole string) {
 	failed := 0
 	for range rounds {
 		l := closedLoop(alone.URL, clients, fields, whole)
-		l.rate(2 * slots) // wait until the engines are full
+		l.rate(2 * slots) // wait until the engine is full
 		could := l.rate(answers)
 		l.stop()
 		failed += l.failed
@@ -151,7 +151,7 @@ func stopOneOfTwo(t *testing.T, clients int, fields, whole string) {
 		shares = append(shares, did/could)
 	}
 	slices.Sort(shares)
-	// If the router did not detect the frozen worker, the share would be about 0.5, because clients would wait there.
+	// If the router did not detect the frozen worker, the share would be far lower, because clients would wait there.
 	if share := shares[len(shares)/2]; share < 0.95 {
 		t.Errorf("%.0f %% of what the other worker can serve remained, want 95 %%", 100*share)
 	}

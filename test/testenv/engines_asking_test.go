@@ -50,9 +50,10 @@ func TestBusyEnginesAreEnoughToMatchChatsByIDs(t *testing.T) {
 
 // seen has figures from a gateway's decisions.
 type seen struct {
-	byIDs, first float64
-	over         []int // for each prediction above the report: the difference in tokens
-	sources      map[string]int
+	byIDs   float64        // share of the requests in the second half that were matched by ids
+	first   float64        // mean time to the first token in milliseconds
+	over    []int          // for each prediction above the report: the difference in tokens
+	sources map[string]int // by source of token ids: number of requests
 }
 
 // played starts a gateway, and has each client play two conversations of five turns through it.

@@ -12,8 +12,8 @@ import (
 	"github.com/warmpath/warmpath/kvevent"
 )
 
-// contents gives a number to each content of a block: the block's tokens and all tokens before them. Engines with the
-// same contents share the numbers.
+// contents gives a number to each content of a block: the block's tokens and all tokens before them. Diaries that share
+// a contents give equal blocks equal numbers, although the hashes of their engines differ.
 type contents struct {
 	mu  sync.Mutex // guards ids
 	ids map[string]int

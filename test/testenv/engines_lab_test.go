@@ -142,7 +142,7 @@ func (l *lab) sequential(t *testing.T) {
 		}
 		cached, tokens = cached+real.cached, tokens+len(q.prompt)
 		asked = append(asked, q)
-		if i%3 == 0 { // every third question is the next turn of a conversation
+		if i%3 == 0 { // a later request may send this next turn of the conversation
 			next := question{prompt: slices.Concat(q.prompt, real.ids, l.question().prompt[:40]), answer: 20}
 			asked = append(asked, next)
 		}
@@ -173,7 +173,8 @@ func (l *lab) waves(t *testing.T) {
 		// Without clear_cache=false a pause would empty the cache.
 		l.real.post(t, "/pause?mode=keep&clear_cache=false")
 		answers := l.all(t, l.real, questions, func(int) []block.Token { return nil }, func() {
-			// A paused vLLM does not report its queue, so wait for a time. If a question comes too late, order fails the test.
+			// A paused vLLM does not report its queue, so wait for a time. If a question comes too late, the engines
+			// may differ, and the test fails.
 			time.Sleep(300 * time.Millisecond)
 			l.real.post(t, "/resume")
 		})
@@ -219,8 +220,8 @@ func (l *lab) waves(t *testing.T) {
 	}
 }
 
-// order returns the questions in the order in which the engine began them. It compares the first blocks that no other
-// question has: their order in stored is the order of the questions.
+// order returns the questions in the order in which the engine began them. It finds the last full block of each prompt,
+// which no other prompt has. The order of these blocks in stored is the order of the questions.
 func (l *lab) order(t *testing.T, questions []question, stored []int) []int {
 	t.Helper()
 	at := make([]int, len(questions))

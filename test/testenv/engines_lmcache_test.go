@@ -141,7 +141,8 @@ func TestLMCacheControllerIsAsked(t *testing.T) {
 	goes(blue, "", two)
 	goes(red, "", one)
 	goes(blue, "", two)
-	// Worker two has three chunks of the conversation blue. Worker one has only one chunk, of the conversation red.
+	// Worker two has at least four chunks of 256 tokens, of the conversation blue. Worker one has only one chunk, of
+	// the conversation red.
 	goes(conversation("green"), "occupancy", two)
 
 	c.Stop(syscall.SIGKILL)
@@ -151,7 +152,7 @@ func TestLMCacheControllerIsAsked(t *testing.T) {
 	}
 }
 
-// conversation returns the body of a chat of about 700 tokens.
+// conversation returns the body of a chat of about 1,100 tokens.
 func conversation(topic string) string {
 	return fmt.Sprintf(`{"model":"mock","messages":[{"role":"user","content":%q}]}`, strings.Repeat("Tell me more about "+topic+" things. ", 100))
 }

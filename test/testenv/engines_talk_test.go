@@ -55,7 +55,7 @@ func (k *clientTalk) settle(t *testing.T) {
 	})
 }
 
-// sequences returns all sequence numbers in an answer of /admin/workers, as text.
+// sequences returns the workers' URLs and all sequence numbers in an answer of /admin/workers, as text.
 func sequences(v any) string {
 	var b strings.Builder
 	var walk func(any)
@@ -145,7 +145,7 @@ func (k *clientTalk) lastSource(t *testing.T) string {
 	return last.Decisions[0].Source
 }
 
-// exact fails the test if the prediction differs from the engine's report.
+// exact fails the test if the prediction differs from the engine's report, unless the request was blind.
 func (r *reply) exact(t *testing.T, what string) {
 	t.Helper()
 	if r.predicted != r.cached && !r.blind {

@@ -132,7 +132,7 @@ func tools(t *testing.T, k *clientTalk, topic string) {
 	}
 }
 
-// continued sends a completion whose prompt ends with text that the engine has generated.
+// continued repeats a completion of token ids, and sends a chat that continues an answer of the engine.
 func continued(t *testing.T, k *clientTalk, topic string) {
 	ids := make([]int, 96)
 	for i := range ids {

@@ -201,7 +201,7 @@ func Reachable(url string) error {
 }
 
 // Poll calls done until done returns true. If this takes longer than limit, Poll returns false. The pauses between
-// calls grow from 1 to 50 ms. Use Poll for the state of another process or of a server on a real socket, if no event
+// calls grow from 2 to 50 ms. Use Poll for the state of another process or of a server on a real socket, if no event
 // tells the test of a change.
 func Poll(limit time.Duration, done func() bool) bool {
 	pause := time.Millisecond

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// installed maps each command that installs software for tests to an environment variable. After the installation the
-// command runs the tests, and sets the variable for them. If the variable is set, Missing fails the test instead of
-// skipping it.
+// installed maps each command that installs software and then runs the tests that need it, to the environment variable
+// that the command sets for these tests. If the variable is set, Missing fails the test instead of skipping it. Other
+// commands, such as `make golden`, only install.
 var installed = map[string]string{"make interop": "WARMPATH_INTEROP", "make test-engines": "WARMPATH_ENGINES"}
 
 // Missing skips the test because what (some software) is not installed. Its message names the command that installs
@@ -23,7 +23,8 @@ func Missing(t testing.TB, what, command string) {
 	t.Skipf("skipped: needs %s: %s", what, command)
 }
 
-// Cache returns the folder into which the project's commands install: $XDG_CACHE_HOME/warmpath, or ~/.cache/warmpath.
+// Cache returns the folder into which the project's commands install: on Linux $XDG_CACHE_HOME/warmpath, or
+// ~/.cache/warmpath.
 func Cache(t testing.TB) string {
 	t.Helper()
 	dir, err := os.UserCacheDir()

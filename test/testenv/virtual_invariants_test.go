@@ -127,7 +127,7 @@ func (w *world) calm() {
 	w.acquaint()
 }
 
-// heal ends the faults of an engine and of its network.
+// heal ends the temporary faults of an engine, and the faults of its network.
 func (e *engine) heal() {
 	e.host.Lose(false)
 	e.host.Delay(0)
@@ -135,7 +135,8 @@ func (e *engine) heal() {
 	e.undone = make(chan struct{})
 }
 
-// eventually waits until wrong returns "". If this takes longer than d, it records a problem and returns false.
+// eventually waits until wrong returns "". If this takes longer than d, it records a problem and returns false. If the
+// run has a problem already, it returns false immediately.
 func (w *world) eventually(d time.Duration, wrong func() string) bool {
 	for end := time.Now().Add(d); ; {
 		synctest.Wait()
@@ -225,7 +226,7 @@ func (w *world) serves() bool {
 	return true
 }
 
-// served sends a request to a rank of e. If e has no address, the policy chooses the worker.
+// served sends a request to a rank of e, at most four times. If e has no address, the policy chooses the worker.
 func (w *world) served(e *engine, rank int) bool {
 	for try := 0; ; try++ {
 		key, ids := w.prompt(uint64(time.Now().UnixNano()>>20), 2*e.setup.BlockSize)
@@ -266,7 +267,8 @@ func (w *world) waiting(a *ask) bool {
 }
 
 // untrue describes an error of the index; "": there is no error. It is an error if the index claims a block that the
-// engine has not cached, or if the index lacks a block of a holder with exact trust.
+// engine has not cached, if the index lacks a block of a holder with exact trust, or if a holder's trust is not exact
+// although the router can know its cache completely.
 func (w *world) untrue() string {
 	r := w.router.Router()
 	snap := r.Fleet().Snapshot()
@@ -500,8 +502,8 @@ func (e *engine) leading(ids []uint32, held map[uint64]bool) int {
 var waiting = regexp.MustCompile(`"requests": *[1-9]`)
 
 // small checks the state after a calm and some time without requests: no goroutine and no connection of a request may
-// be left. small runs only at the end of a history, because it takes much virtual time, and because leaks do not
-// disappear before.
+// be left. small runs only at the end of a history, because it takes much virtual time, and because a leak of any step
+// is still there at the end.
 func (w *world) small() {
 	if w.first() != "" {
 		return

@@ -162,7 +162,7 @@ func (e *engine) fault(d time.Duration, change func(f *mockengine.Faults, on boo
 	e.later(d, func() { set(false) })
 }
 
-// leaving sends requests of clients that leave before the answer.
+// leaving sends requests of clients that leave before the end of the answer, or that read the answer slowly.
 func (w *world) leaving(s step) {
 	for i := range s.N {
 		a := w.question(s.Seed+uint64(i), "chat", 0)

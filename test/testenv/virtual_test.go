@@ -22,8 +22,8 @@ package testenv_test
 //
 // virtual_history_test.go draws histories. It draws the number, kinds, ranks, caches, wires and faults of the engines;
 // the policy, queue, limits and time limits of the router; whether the router is stopped while requests are under way;
-// and the steps, most of which are requests. The method play in virtual_steps_test.go plays a step. A new kind of step
-// changes the history of every seed.
+// and the steps. About two of five steps send requests. The method play in virtual_steps_test.go plays a step. A new
+// kind of step changes the history of every seed.
 //
 // Two runs of a history have exactly the same times, faults and steps. But Go's scheduler, select statements, the order
 // of maps and the router's jitter may differ. So a history that failed once may need several runs to fail again, and
@@ -183,7 +183,7 @@ func inBubble(h history, out io.Writer) string {
 // pass lets the virtual time d pass: the bubble's clock advances when all goroutines of the bubble wait.
 func pass(d time.Duration) { time.Sleep(d) }
 
-// crowd sends requests that are still under way when the router is stopped.
+// crowd sends requests shortly before the router is stopped, so that some of them are still under way then.
 func (w *world) crowd() {
 	for i := range uint64(6) {
 		a := w.question(w.setup.Seed+i, []string{"ids", "chat"}[i%2], int(i/2)*100)

@@ -32,7 +32,8 @@ const (
 )
 
 // world is one run: the router, its engines, its clients, and the network between them. The goroutine that plays the
-// steps owns a world. The goroutines of clients use only the fields that mu guards.
+// steps owns a world. The goroutines of clients write only the fields that mu guards, and read fields that never
+// change.
 type world struct {
 	setup   setup
 	network *network.Memory
@@ -203,7 +204,7 @@ func (e *engine) run() error {
 	return nil
 }
 
-// vacate stops the server at the engine's address.
+// vacate stops the server at the engine's address, and ends the engine's temporary faults.
 func (e *engine) vacate() {
 	close(e.undone)
 	e.undone = make(chan struct{})
