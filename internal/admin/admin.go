@@ -392,9 +392,9 @@ func answer(w http.ResponseWriter, status int, v any) {
 // problem answers with the text of err. Of an *api.Error it sends the message, and not the cause.
 func problem(w http.ResponseWriter, status int, err error) {
 	text := err.Error()
-	var told *api.Error
-	if errors.As(err, &told) {
-		text = told.Message
+	var forClient *api.Error
+	if errors.As(err, &forClient) {
+		text = forClient.Message
 	}
 	var body struct {
 		Error struct {

@@ -402,11 +402,11 @@ func (x *exchange) settle(ctx context.Context, r *proxy.Result) {
 // vLLM before 0.24). So a missing count means zero only for a worker that reported cached tokens before, or when a
 // probe of the worker showed that it reports cached tokens.
 func (x *exchange) learnReporting(w *fleet.Worker, u *api.Usage) {
-	_, told := x.g.reporting.Load(w.ID)
-	if u.HasCached && !told {
+	_, reported := x.g.reporting.Load(w.ID)
+	if u.HasCached && !reported {
 		x.g.reporting.Store(w.ID, struct{}{})
 	}
-	x.reports = told || u.HasCached || w.Facts.ReportsCachedTokens
+	x.reports = reported || u.HasCached || w.Facts.ReportsCachedTokens
 }
 
 // compare records the difference between the predicted and the reported number of cached tokens.

@@ -166,14 +166,14 @@ func TestTheAPIPageNamesTheHeaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	names := regexp.MustCompile(`X-Warmpath-[A-Za-z]+(?:-[A-Za-z]+)*`)
-	read, told := map[string]bool{}, map[string]bool{}
+	inCode, inDocs := map[string]bool{}, map[string]bool{}
 	for _, name := range names.FindAllString(string(source), -1) {
-		read[name] = true
+		inCode[name] = true
 	}
 	for _, name := range names.FindAllString(string(page), -1) {
-		told[name] = true
+		inDocs[name] = true
 	}
-	if diff := cmp.Diff(read, told); diff != "" || len(read) < 6 {
+	if diff := cmp.Diff(inCode, inDocs); diff != "" || len(inCode) < 6 {
 		t.Error(diff)
 	}
 }

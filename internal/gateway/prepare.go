@@ -136,7 +136,7 @@ func (p *prepared) readPatience(h http.Header) error {
 		return nil
 	}
 	d, err := time.ParseDuration(values[0])
-	if seconds, plain := strconv.ParseFloat(values[0], 64); plain == nil {
+	if seconds, notNumber := strconv.ParseFloat(values[0], 64); notNumber == nil {
 		d, err = time.Duration(min(seconds, 3600)*float64(time.Second)), nil
 	}
 	if err != nil || d <= 0 {

@@ -16,8 +16,8 @@ const (
 	shortestValue = 8
 )
 
-// plainFields are header fields without secrets. Their values are common words in error texts.
-var plainFields = []string{"Accept", "Accept-Encoding", "Accept-Language", "Connection", "Content-Length", "Content-Type"}
+// publicFields are header fields without secrets. Their values are common words in error texts.
+var publicFields = []string{"Accept", "Accept-Encoding", "Accept-Language", "Connection", "Content-Length", "Content-Type"}
 
 // redacted returns a worker's text as logs and records may show it. The worker may repeat values of the request's
 // header and query, whole, in part or escaped: these are blanked.
@@ -25,7 +25,7 @@ func redacted(text string, r *http.Request) string {
 	for name, values := range r.Header {
 		shortest := shortestValue
 		switch {
-		case slices.Contains(plainFields, name):
+		case slices.Contains(publicFields, name):
 			continue
 		case slices.Contains(credentials, name):
 			shortest = shortestKey

@@ -27,9 +27,9 @@ func (x *exchange) noWorker(err error) {
 
 // refuse answers the client with err before any worker was asked.
 func (x *exchange) refuse(err error) {
-	told := api.AsError(err)
+	answer := api.AsError(err)
 	x.name()
-	x.g.refuse(x.w, x.dialect, told.Code, told)
+	x.g.refuse(x.w, x.dialect, answer.Code, answer)
 }
 
 // routeError turns the Router's error about a request into the error for the client. rank is -1 when the request did

@@ -296,10 +296,10 @@ func (x *exchange) gone(ctx context.Context) {
 	x.res.Answer = nil
 	x.res.Abort = x.res.FirstByte
 	cause := context.Cause(ctx)
-	var told *api.Error
+	var forClient *api.Error
 	switch {
-	case errors.As(cause, &told):
-		x.broken(Cut, told)
+	case errors.As(cause, &forClient):
+		x.broken(Cut, forClient)
 	case !errors.Is(cause, context.DeadlineExceeded):
 		x.fail(ClientGone, fmt.Errorf("forward to %s: %w", x.a.Worker, cause))
 	case x.res.FirstByte:

@@ -126,7 +126,7 @@ func (l *promptTurns) rewritten(i int) bool {
 // beginning returns the longest known beginning of l's ids. used is false if beginnings of this model are not used now,
 // or if no beginning is known.
 func (s *Source) beginning(model string, l *promptTurns) (found known, used bool) {
-	if !l.plain {
+	if !l.textChat {
 		return known{}, false
 	}
 	b := &s.beginnings
@@ -182,7 +182,7 @@ func (s *Source) grown(m *template, l *promptTurns, i int) (known, bool) {
 // remember keeps an answer for a list, and learns from the answer which ids lists have in common.
 func (s *Source) remember(model string, l *promptTurns, found *Found) {
 	a := &answer{tokens: found.Tokens, features: found.Features}
-	if l.plain && len(a.features) == 0 {
+	if l.textChat && len(a.features) == 0 {
 		s.check(model, l, a)
 		s.learn(model, l, a)
 		s.fork(l, a)

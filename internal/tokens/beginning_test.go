@@ -473,7 +473,7 @@ func TestAnIdleEngineThatIsSlowIsAskedInTheBackground(t *testing.T) {
 }
 
 func TestAPromptWithImagesHasNoKnownBeginning(t *testing.T) {
-	if l := turnsOf(prompt(api.OpenAIChat, withImage).Request); l.plain {
+	if l := turnsOf(prompt(api.OpenAIChat, withImage).Request); l.textChat {
 		t.Errorf("%+v", l)
 	}
 }
@@ -522,10 +522,10 @@ func TestTurnsBeyondTheBoundAreHashedAsOne(t *testing.T) {
 			`{"role":"user"}]}`).Request)
 	}
 	most, more := list(maxTurns), list(maxTurns+1)
-	if !most.plain || len(most.steps) < lastSteps {
+	if !most.textChat || len(most.steps) < lastSteps {
 		t.Errorf("%d turns make %d steps", maxTurns, len(most.steps))
 	}
-	if more.plain || len(more.steps) != 2 {
+	if more.textChat || len(more.steps) != 2 {
 		t.Errorf("%d turns make %d steps", maxTurns+1, len(more.steps))
 	}
 	if more.key() == most.key() || more.key() == list(maxTurns+2).key() || more.key() != list(maxTurns+1).key() {

@@ -92,7 +92,7 @@ func TestAModelThatIsNotServedIsForgotten(t *testing.T) {
 		s.Matched(model, true)
 		s.checks.note(model, "http://a", false)
 		s.checks.note(imagesOf(model), "http://a", false)
-		s.remember(model, &promptTurns{plain: true, steps: make([]step, 2)}, &Found{Tokens: make([]uint32, 100)})
+		s.remember(model, &promptTurns{textChat: true, steps: make([]step, 2)}, &Found{Tokens: make([]uint32, 100)})
 		s.Keep(func(served string) bool { return served == model })
 	}
 	if len(s.hitRates.models) != 1 || len(s.checks.models) != 2 || len(s.beginnings.models) != 1 {

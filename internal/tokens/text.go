@@ -115,19 +115,19 @@ func appendContent(dst, content []byte, end int) []byte {
 // appendPart appends one part of a content: the part's text, or a hash of the part if the part is not a text.
 func appendPart(dst, part []byte) []byte {
 	var text []byte
-	plain := true
+	isText := true
 	for name, value := range jsonscan.Members(part) {
 		switch string(name) {
 		case "text":
 			text = value
 		case "type":
-			plain = plain && bytes.Contains(value, []byte("text"))
+			isText = isText && bytes.Contains(value, []byte("text"))
 		case "image_url", "input_audio", "audio_url", "video_url", "file", "image_embeds", "audio_embeds", "video_embeds",
 			"prompt_embeds":
-			plain = false
+			isText = false
 		}
 	}
-	if plain && len(text) > 0 {
+	if isText && len(text) > 0 {
 		return appendValue(dst, text)
 	}
 	sum := xxh3.Hash128(part).Bytes()

@@ -24,7 +24,10 @@ type promptTurns struct {
 	steps []step // steps[0] is before the first turn; a prompt that is no chat has only this step
 	class key    // hash of the template's arguments, without the turns and the tools' texts
 	head  []byte // beginning of the last turn's text, as spelled: at most headBytes
-	plain bool   // the prompt is a chat of known roles without media; only such a prompt can have a known beginning (see beginning.go)
+
+	// textChat is true if the prompt is a chat of known roles without media. Only such a prompt can have a known beginning
+	// (see beginning.go).
+	textChat bool
 }
 
 // step is the state of the list of turns after one of the turns.
@@ -122,12 +125,12 @@ func turnsOf(r *api.Request) *promptTurns {
 		}
 		return l
 	}
-	l.turns, l.plain = turns, !r.Multimodal
+	l.turns, l.textChat = turns, !r.Multimodal
 	for at, turn := range jsonscan.Items(turns) {
 		role, text := readTurn(turn)
 		l.add(h, turn, at+len(turn), role)
 		l.head = text[:min(len(text), headBytes)]
-		l.plain = l.plain && role != roleOther
+		l.textChat = l.textChat && role != roleOther
 	}
 	l.head = bytes.Clone(l.head)
 	l.class = classOf(r, h)
