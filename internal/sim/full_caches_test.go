@@ -10,11 +10,11 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// crowdedTalks returns 40 conversations of 5 turns each. Each conversation begins with one of 4 system prompts of about
-// 4,000 tokens. Two caches of 65,536 tokens each are too small for all conversations. If random is false, each client
-// cycles through its conversations, which is the worst order for an LRU cache. If random is true, each client draws its
-// next conversation at random.
-func crowdedTalks(seed uint64, clients int, random bool) *workload.Workload {
+// fullCacheChats returns 40 conversations of 5 turns each. Each conversation begins with one of 4 system prompts of
+// about 4,000 tokens. Two caches of 65,536 tokens each are too small for all conversations. If random is false, each
+// client cycles through its conversations, which is the worst order for an LRU cache. If random is true, each client
+// draws its next conversation at random.
+func fullCacheChats(seed uint64, clients int, random bool) *workload.Workload {
 	r := rand.New(rand.NewPCG(seed, 1))
 	segments := uint64(1)
 	content := func(tokens int) workload.Segment {
@@ -36,7 +36,7 @@ func crowdedTalks(seed uint64, clients int, random bool) *workload.Workload {
 	for i, talk := range r.Perm(talks) {
 		own[i%clients] = append(own[i%clients], talk)
 	}
-	w := &workload.Workload{Name: "crowded talks"}
+	w := &workload.Workload{Name: "chats over full caches"}
 	for client := range own {
 		after := -1
 		for at := 0; len(own[client]) > 0; {
@@ -69,14 +69,14 @@ func crowdedTalks(seed uint64, clients int, random bool) *workload.Workload {
 	return w
 }
 
-// crowdedQuestions returns 240 prompts. Each prompt is one of 60 prefixes of 3,000 tokens and a short question. Two
+// fullCacheQuestions returns 240 prompts. Each prompt is one of 60 prefixes of 3,000 tokens and a short question. Two
 // caches of 65,536 tokens each cannot hold all prefixes. The first prefix is drawn about three times as often as the
 // last.
-func crowdedQuestions(seed uint64, clients int) *workload.Workload {
+func fullCacheQuestions(seed uint64, clients int) *workload.Workload {
 	r := rand.New(rand.NewPCG(seed, 1))
 	const prefixes, prefix, questions = 60, 3000, 240
 	draw := rand.NewZipf(r, 1.1, prefixes/2, prefixes-1)
-	w := &workload.Workload{Name: "crowded questions"}
+	w := &workload.Workload{Name: "questions over full caches"}
 	for id := range questions {
 		question, after := 40+r.IntN(41), id-clients
 		w.Requests = append(w.Requests, workload.Request{
@@ -100,7 +100,7 @@ func smallEngine() engine.Profile {
 // at most 0.5 percentage points fewer hits than policies that prefer matches to load. The goal is that at most 1 % of
 // the predictions are too high (docs/design/0018-at-risk.md). The questions of 16 clients miss this goal, so their
 // bound is higher.
-func TestCrowdedCachesArePredictedAndKept(t *testing.T) {
+func TestFullCachesArePredictedAndKept(t *testing.T) {
 	if testing.Short() {
 		t.Skip("ten seeds of three policies under nine loads take some seconds")
 	}
@@ -113,14 +113,14 @@ func TestCrowdedCachesArePredictedAndKept(t *testing.T) {
 	for _, clients := range []int{2, 6, 16} {
 		for _, random := range []bool{true, false} {
 			loads = append(loads, load{fmt.Sprintf("talks, %d clients, at random %v", clients, random), 1,
-				func(seed uint64) *workload.Workload { return crowdedTalks(seed, clients, random) }})
+				func(seed uint64) *workload.Workload { return fullCacheChats(seed, clients, random) }})
 		}
 		above := 1.0
 		if clients == 16 {
 			above = 2
 		}
 		loads = append(loads, load{fmt.Sprintf("questions, %d clients", clients), above,
-			func(seed uint64) *workload.Workload { return crowdedQuestions(seed, clients) }})
+			func(seed uint64) *workload.Workload { return fullCacheQuestions(seed, clients) }})
 	}
 	const seeds = 10
 	for _, l := range loads {
