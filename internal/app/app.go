@@ -142,8 +142,8 @@ func New(cfg *config.Config, o Options) (*App, error) {
 // no limit. A client that is served needs three descriptors: for its own connection, for the connection to its worker,
 // and for the kept connection on which its tokens were asked for. An eighth of the descriptors, at least 64, is
 // reserved for operators, health checks, reports, events and other uses. Another eighth, from 8 to 256, is reserved for
-// connections that are accepted only to find out whether they are probes of a load balancer. Half as many connections
-// may wait.
+// connections that are accepted only to find out whether they are probes of a load balancer. Half as many requests may
+// wait until they are served.
 func (a *App) connections() (clients, operators gateway.ConnectionLimit) {
 	limit := network.Descriptors()
 	if limit == 0 || a.options.Network != nil {
