@@ -200,8 +200,8 @@ func (d *Decoder) compound(k *keyring) {
 
 // add records an item once, although engines name the item in every block that it covers.
 func (k *keyring) add(f block.Feature) {
-	// lookBack is the number of recorded items that are compared with f. At most this many items cover one block.
-	// Comparing f with all recorded items would take quadratic time.
+	// lookBack is the number of recorded items that are compared with f. Normally at most this many items cover one
+	// block; with more, an item may be recorded twice. Comparing f with all recorded items would take quadratic time.
 	const lookBack = 32
 	seen := k.batch.features[k.start:]
 	if f.Offset < k.base+len(k.event.Ahead) && !k.first {

@@ -93,7 +93,7 @@ type state struct {
 	unknownThen int64     // number of removals of unknown blocks when judgeCopies last ran
 	wholeThen   bool      // the history was whole when judgeCopies last ran
 	ahead       int       // if hasAhead: number of tokens after a block that the block's hash covers
-	hasAhead    bool      // the look-ahead is known: a block was stored
+	hasAhead    bool      // the look-ahead is known: a block with tokens was stored
 	mixed       string    // if look-aheads of events differ: the reason why only the hashes of some events are used
 	unread      string    // error of an announcement that could not be read; "": none since the last reset or loss
 	indexLost   string    // why the index lost blocks of the holder; "": it lost none
