@@ -133,7 +133,8 @@ func (x *modelIndex) expectedBytes() int64 {
 	return max(int64(x.mostExpected)*speculativeBytes, leastSpeculative)
 }
 
-// extent says how many of a prompt's first blocks were sent to a holder.
+// extent says how many of a prompt's first blocks were sent to a holder. In Decision.extents it may also be a confirmed
+// match.
 type extent struct {
 	holder fleet.Holder
 	blocks uint32
@@ -177,8 +178,8 @@ func (d *Decision) learn(s *promptStore, keys []block.Key) {
 	d.learned = append(d.learned, learnedPrompt{s.store, key, s.store.Learn(placement.First, d.Holder, key, d.Now)})
 }
 
-// unlearn removes the entries that stores learned from d, because nothing of the request was sent. Entries that a store
-// had before d stay.
+// unlearn removes the entries that stores learned from d, because the worker computed nothing of the request. Entries
+// that a store had before d stay.
 func (d *Decision) unlearn() {
 	for _, l := range d.learned {
 		l.by.Unlearn(placement.First, d.Holder, l.key, l.did)

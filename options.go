@@ -15,7 +15,7 @@ import (
 type Options struct {
 	Fleet *fleet.Fleet
 
-	// Policy decides the requests that name no policy. Default: marginal.
+	// Policy decides the requests that name no policy, except requests for a model in ModelPolicies. Default: marginal.
 	Policy policy.Spec
 	// Policies are further policies that requests may name, in addition to Policy and the built-in policies. If a
 	// policy has the name of a built-in one, it replaces the built-in one.

@@ -42,7 +42,7 @@ type Request struct {
 	Target  string           // the only worker that may be chosen (URL or host:port), whatever the policy says; "" is any
 	Rank    Rank             // the global data-parallel rank that the client asked for, see OnRank; zero is any
 	Exclude []fleet.WorkerID // workers that must not be chosen, such as workers that already failed this request
-	Policy  string           // name of the policy; "" is the router's default
+	Policy  string           // name of the policy; "" is the policy of the model, or else the router's default
 
 	// Whole says that the answer comes in one piece, so that its first token is not seen. When the answer has come,
 	// call [Decision.FirstToken], and then [Decision.Tokens] with its length. The router learns from this how long
