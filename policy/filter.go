@@ -18,7 +18,7 @@ type Filter interface {
 // The reasons for which filters leave candidates out. The Router sets ReasonNotLooked.
 const (
 	ReasonUnavailable = "unavailable"
-	reasonUseless     = "its answers for this model and endpoint were useless, others' were not"
+	ReasonUseless     = "its answers for this model and endpoint were useless, others' were not"
 	ReasonLimited     = "answered 429: gets no requests for now"
 	reasonSuspect     = "seems to be frozen"
 	reasonReturning   = "starts slowly: it returned a moment ago and gets a part of its share"
@@ -57,7 +57,7 @@ func (usable) Filter(q *Query, c []Candidate) int {
 			returning = true
 		case reasonSuspect:
 			suspect = true
-		case reasonUseless:
+		case ReasonUseless:
 			useless = true
 		case ReasonSaturated:
 			saturated = true
@@ -70,7 +70,7 @@ func (usable) Filter(q *Query, c []Candidate) int {
 	case suspect && !saturated: // a saturated worker will have room soon: the request waits for that worker instead
 		kept = readmit(c, reasonSuspect)
 	case useless && !saturated: // no better holder is left
-		kept = readmit(c, reasonUseless)
+		kept = readmit(c, ReasonUseless)
 	}
 	return kept
 }
@@ -132,7 +132,7 @@ func barred(q *Query, c *Candidate) string {
 	case c.Bar == fleet.BarSuspect:
 		return reasonSuspect
 	case c.Bar == fleet.BarUseless:
-		return reasonUseless
+		return ReasonUseless
 	case q.MaxRequests > 0 && c.Load.Requests >= int64(q.MaxRequests):
 		return ReasonSaturated
 	case c.Withheld > 0 && q.Target == "" && startsSlowly(q, c):

@@ -77,6 +77,12 @@ func writeHead(w io.Writer, e *admin.Explanation, origin string) {
 	if e.Best != nil {
 		fmt.Fprintf(w, "  best match not taken: %s rank %d has %d tokens, %s\n", e.Best.Worker, e.Best.Rank, e.Best.PredictedTokens, e.Best.WhyNot)
 	}
+	// Under a policy that follows what was sent before, the worker that cannot be used may have no match.
+	for i := range e.Candidates {
+		if c := &e.Candidates[i]; e.Branch == "fallback" && e.Best == nil && c.LeftOut != "" {
+			fmt.Fprintf(w, "  cannot be used: %s rank %d, %s\n", c.Worker, c.Rank, c.Why)
+		}
+	}
 	if e.Queued {
 		fmt.Fprintln(w, "  it would wait for a worker first: all are saturated, or others wait")
 	}

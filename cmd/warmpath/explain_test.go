@@ -74,6 +74,19 @@ func TestAnEstimateDoesNotHaveTheTrustOfTheCache(t *testing.T) {
 	}
 }
 
+// Under a policy that follows what was sent before, the worker that cannot be used may have no match in the index.
+func TestAFallbackWithoutABestMatchNamesTheWorkersThatCannotBeUsed(t *testing.T) {
+	var out bytes.Buffer
+	e := &admin.Explanation{Base: "m", Policy: "cache_aware", Branch: "fallback", Reason: "the next longest", Worker: "http://a:1",
+		Candidates: []admin.Candidate{{Worker: "http://a:1", Chosen: true}, {Worker: "http://b:1", Rank: 2, LeftOut: "unavailable", Why: "unavailable: no answer"}}}
+	if err := writeExplanations(&out, &admin.Explanations{Policies: []*admin.Explanation{e}}); err != nil {
+		t.Fatal(err)
+	}
+	if want := "  cannot be used: http://b:1 rank 2, unavailable: no answer\n"; !strings.Contains(out.String(), want) {
+		t.Errorf("want %q:\n%s", want, out.String())
+	}
+}
+
 func TestExplainSaysWhatToDoWhenItCannotAsk(t *testing.T) {
 	t.Setenv(config.EnvAdminKey, "a-secret-key")
 	var got *http.Request

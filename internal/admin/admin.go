@@ -305,9 +305,9 @@ func (a *Admin) explain(w http.ResponseWriter, r *http.Request) {
 	if a.TokenModels != nil {
 		models = a.TokenModels()
 	}
-	out, lacks := Explanations{Agree: true}, lacking(d, body.Bytes)
+	out, lacks, decided := Explanations{Agree: true}, lacking(d, body.Bytes), a.Telemetry.Last(1000)
 	for _, e := range all {
-		out.Policies = append(out.Policies, explanation(e, snapshot, originOf(e, models, lacks)))
+		out.Policies = append(out.Policies, explanation(e, snapshot, originOf(e, models, lacks), decided))
 		out.Agree = out.Agree && e.Record.Holder == all[0].Record.Holder
 	}
 	if len(all) == 1 {

@@ -10,6 +10,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/gateway"
+	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/policy"
 )
 
@@ -85,8 +86,9 @@ type Candidate struct {
 	LeftOut string             `json:"left_out,omitempty"` // the filter's reason
 }
 
-// explanation returns the answer for a decision. origin is the result of originOf.
-func explanation(e *gateway.Explanation, s *fleet.Snapshot, origin string) *Explanation {
+// explanation returns the answer for a decision. origin is the result of originOf. decided are the last decisions,
+// newest first.
+func explanation(e *gateway.Explanation, s *fleet.Snapshot, origin string, decided []telemetry.Record) *Explanation {
 	r := &e.Record
 	out := &Explanation{
 		Model: r.Model, Base: r.Base, LoRA: r.LoRA, Policy: r.Policy, Branch: string(r.Branch), Reason: r.Reason, Summary: r.String(),
@@ -112,14 +114,33 @@ func explanation(e *gateway.Explanation, s *fleet.Snapshot, origin string) *Expl
 			c.LeftOut = limited(s, e, r.Candidates[i].Holder)
 			c.Why = strings.ReplaceAll(c.Why, policy.ReasonLimited, c.LeftOut)
 		}
+		if c.LeftOut == policy.ReasonUseless {
+			c.Why += lastFailure(decided, c.Worker)
+		}
 		_, c.TrustReason = s.Trust(r.Candidates[i].Holder)
 		c.Pace = s.Pace(r.Candidates[i].Holder)
 		if c.LeftOut == "" {
 			c.Terms = termsOf(r, &r.Candidates[i])
 		}
+		if out.Best != nil && out.Best.Worker == c.Worker && out.Best.Rank == c.Rank {
+			out.Best.WhyNot = c.Why
+		}
 		out.Candidates = append(out.Candidates, c)
 	}
 	return out
+}
+
+// lastFailure says how the last request that failed at the worker failed there. It returns "" if no remembered
+// decision has such a failure. decided has the newest decision first.
+func lastFailure(decided []telemetry.Record, worker string) string {
+	for i := range decided {
+		for _, failed := range decided[i].Failed {
+			if how, ok := strings.CutPrefix(failed, worker+": "); ok {
+				return "; its last failure: " + how
+			}
+		}
+	}
+	return ""
 }
 
 // unavailable says why a holder cannot get requests.

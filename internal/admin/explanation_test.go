@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/admin"
+	"github.com/warmpath/warmpath/internal/telemetry"
 )
 
 const question = `{"model":"m","messages":[{"role":"user","content":"x"}],"session_id":"s"}`
@@ -31,6 +33,31 @@ func TestSeveralPoliciesAreAskedAboutTheSameMoment(t *testing.T) {
 	for _, list := range []string{"kv_aware,best", ",", "kv_aware,", strings.Repeat("kv_aware,", 40)} {
 		if status, text := ask(t, a, "POST", "/admin/explain?policy="+list, question); status != 400 || !strings.Contains(text, "policy: ") {
 			t.Errorf("%q: %d %s", list, status, text)
+		}
+	}
+}
+
+func TestAFallbackSaysHowTheWorkerWithTheLongestMatchFailed(t *testing.T) {
+	a, f := newAdmin(t, admin.DefaultConfig(), nil)
+	now := time.Now()
+	for range 3 {
+		f.ObserveScope(0, fleet.ScopeOf("m", "/v1/chat/completions"), fleet.OutcomeFailed, now.UnixNano())
+	}
+	useless := "its answers for this model and endpoint were useless, others' were not"
+	for _, want := range []string{useless, useless + "; its last failure: refused: answered 401"} {
+		_, text := ask(t, a, "POST", "/admin/explain?policy=kv_aware", question)
+		var e admin.Explanation
+		if err := json.Unmarshal([]byte(text), &e); err != nil {
+			t.Fatal(err)
+		}
+		if e.Branch != "fallback" || e.Best == nil || e.Best.WhyNot != want {
+			t.Errorf("%s: best match %+v, want %q", e.Branch, e.Best, want)
+		}
+		if i := slices.IndexFunc(e.Candidates, func(c admin.Candidate) bool { return c.Worker == "http://a:1" }); e.Candidates[i].Why != want {
+			t.Errorf("why: %q, want %q", e.Candidates[i].Why, want)
+		}
+		for _, failed := range []string{"http://a:1: broken: cut", "http://a:1: refused: answered 401", "http://b:1: refused: answered 404"} {
+			a.Telemetry.Finished(&telemetry.Record{Worker: "http://b:1", Status: 200, Failed: []string{failed}})
 		}
 	}
 }
@@ -86,7 +113,7 @@ func TestAnExplanationSaysWhyTheBestMatchWasNotTaken(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &e); err != nil {
 		t.Fatal(err)
 	}
-	if e.Worker != "http://b:1" || e.Best == nil || e.Best.Worker != "http://a:1" || e.Best.PredictedTokens != 64 || e.Best.WhyNot != "unavailable" {
+	if e.Worker != "http://b:1" || e.Best == nil || e.Best.Worker != "http://a:1" || e.Best.PredictedTokens != 64 || e.Best.WhyNot != "unavailable: away" {
 		t.Errorf("%s was chosen, the best match is %+v", e.Worker, e.Best)
 	}
 }
