@@ -89,7 +89,7 @@
 //	(n+1) * (3*block.MaxSize + Bytes/128) + 40 * Bytes/16
 //
 // The first term is the cost of single blocks. A block covers at most block.MaxSize tokens. All strands may be children
-// of its strand, and each strand takes at least 128 bytes. Usual blocks cost about ten steps. The second term is the
+// of its strand, and each strand takes at least 128 bytes. Usual blocks cost one to ten steps. The second term is the
 // cost of operations that look at everything: an eviction, Clear and Forget. An element takes at least 16 bytes.
 //
 // HolderStats.Refused counts what the index refuses: an announcement that does not fit; a block of more than

@@ -54,10 +54,11 @@ func (x *Index) share(h *holder) float64 {
 }
 
 // compareShares finds the holders that exceed their fair shares. It charges the memory of claims, of strands and of
-// exceptions to the holders, in proportion to their numbers of each. So the charges add up to all memory: a holder that
-// makes most of the strands pays for most of their memory. If two holders have a block, the block counts in full for
-// each of them. If a worker does not exceed its share, none of its holders does. Some of the budget cannot be used, so
-// perhaps no worker exceeds its share: then the workers with about the highest charge count as exceeding it.
+// exceptions to the holders, in proportion to their numbers of each. So the charges add up to the memory of all blocks
+// and exceptions: a holder that makes most of the strands pays for most of their memory. If two holders have a block,
+// the block counts in full for each of them. If a worker does not exceed its share, none of its holders does. Some of
+// the budget cannot be used, so perhaps no worker exceeds its share: then the workers with about the highest charge
+// count as exceeding it.
 func (x *Index) compareShares() {
 	b := &x.blocks
 	var claims, begun, extra int64

@@ -9,7 +9,8 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-// field returns a query and n candidates. Every third candidate has a match, and one in fifty is unavailable.
+// field returns a query and n candidates. Every third candidate has a match, except the first. Candidate 7 and every
+// fiftieth after it are unavailable.
 func field(n int) (policy.Query, []policy.Candidate) {
 	q := policy.Query{PromptTokens: 8000, Known: true, Rank: -1, Random: 7}
 	c := make([]policy.Candidate, n)
