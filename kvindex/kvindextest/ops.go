@@ -102,7 +102,6 @@ type model struct {
 	texts  []text
 	groups [][]kvindex.Stored // for each holder and group, the fields of an announcement that describe the group
 	sizes  []int              // for each holder, the usual size of its engine blocks
-	tame   bool               // the history has only operations of correct engines
 }
 
 const (
@@ -286,12 +285,10 @@ func (m *model) store(o *op) {
 		s.Tokens, s.Features, s.HasParent = nil, nil, false
 		s.BlockSize = r.size * (1 + m.choose(4))
 	case 8: // hashes collide, and a chain may be its own ancestor
-		if !m.tame {
-			for i := range s.Hashes {
-				s.Hashes[i] = uint64(m.choose(6)<<4 | i) // no hash occurs twice in one event
-			}
-			s.Parent = uint64(m.choose(6)<<4 | m.choose(3))
+		for i := range s.Hashes {
+			s.Hashes[i] = uint64(m.choose(6)<<4 | i) // no hash occurs twice in one event
 		}
+		s.Parent = uint64(m.choose(6)<<4 | m.choose(3))
 	}
 	o.stored = s
 }
@@ -304,7 +301,7 @@ func (m *model) remove(o *op) {
 	if m.one(2) { // the last blocks are removed first
 		slices.Reverse(o.hashes)
 	}
-	if m.one(10) && !m.tame {
+	if m.one(10) {
 		o.hashes = append(o.hashes, uint64(m.choose(6)<<4|m.choose(3)))
 	}
 }

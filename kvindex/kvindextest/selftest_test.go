@@ -17,25 +17,31 @@ func TestTheReferenceConforms(t *testing.T) {
 
 // mutants are indexes with one defect each. The indexes of other projects have most of these defects.
 var mutants = map[string]func(h *block.Hasher, d *Door) Door{
-	"a hole is jumped over": func(_ *block.Hasher, d *Door) Door {
-		m := *d
+	"a hole is jumped over": func(hasher *block.Hasher, d *Door) Door {
+		m, alone := besideReference(hasher, d)
 		m.Match = func(keys []block.Key, dst []kvindex.Match) []kvindex.Match {
-			for i := 0; i < len(keys); i++ {
-				for _, one := range d.Match(keys[i:i+1], nil) {
-					dst = credit(dst, one.Holder, one.Blocks, false)
+			dst = d.Match(keys, dst)
+			held := map[fleet.Holder]uint32{}
+			for i := range keys {
+				for _, one := range alone.Match(keys[i:i+1], nil) {
+					held[one.Holder] += one.Blocks
 				}
+			}
+			for i := range dst {
+				dst[i].Blocks = max(dst[i].Blocks, held[dst[i].Holder])
 			}
 			return dst
 		}
 		return m
 	},
-	"the deepest block stands for all before it": func(_ *block.Hasher, d *Door) Door {
-		m := *d
+	"the deepest block stands for all before it": func(hasher *block.Hasher, d *Door) Door {
+		m, alone := besideReference(hasher, d)
 		m.Match = func(keys []block.Key, dst []kvindex.Match) []kvindex.Match {
+			dst = d.Match(keys, dst)
 			for i := range keys {
-				for _, one := range d.Match(keys[i:i+1], nil) {
+				for _, one := range alone.Match(keys[i:i+1], nil) {
 					if one.Blocks > 0 {
-						dst = credit(dst, one.Holder, uint32(i+1), true)
+						dst = raise(dst, one.Holder, uint32(i+1))
 					}
 				}
 			}
@@ -44,20 +50,14 @@ var mutants = map[string]func(h *block.Hasher, d *Door) Door{
 		return m
 	},
 	"a set is taken for another of the same size": func(hasher *block.Hasher, d *Door) Door {
-		// The mutant takes two positions of a prompt for equal if the same number of holders has them. It looks up a
-		// single block in the reference, because only the reference matches a block without the blocks before it.
-		m, alone := *d, Reference(hasher, kvindex.Config{})
-		m.Store = func(h fleet.Holder, s *kvindex.Stored) { d.Store(h, s); alone.Store(h, s) }
-		m.Remove = func(h fleet.Holder, tier block.Tier, group int, hashes []uint64) {
-			d.Remove(h, tier, group, hashes)
-			alone.Remove(h, tier, group, hashes)
-		}
+		// The mutant takes two positions of a prompt for equal if the same number of holders has them.
+		m, alone := besideReference(hasher, d)
 		m.Match = func(keys []block.Key, dst []kvindex.Match) []kvindex.Match {
 			dst = d.Match(keys, dst)
 			for i := len(keys) - 1; i > 0; i-- {
 				if n := len(alone.Match(keys[i:i+1], nil)); n > 0 && n == len(d.Match(keys[:1], nil)) {
 					for _, one := range d.Match(keys[:1], nil) {
-						dst = credit(dst, one.Holder, uint32(i+1), true)
+						dst = raise(dst, one.Holder, uint32(i+1))
 					}
 					break
 				}
@@ -179,16 +179,25 @@ var mutants = map[string]func(h *block.Hasher, d *Door) Door{
 	},
 }
 
-// credit changes a holder's match in dst. With atLeast it raises the match to the given number of blocks; otherwise it
-// adds this number to the match.
-func credit(dst []kvindex.Match, h fleet.Holder, blocks uint32, atLeast bool) []kvindex.Match {
+// besideReference returns a copy of d, and a reference that gets the same events as the copy. A mutant looks up single
+// blocks in the reference, because only the reference matches a block without the blocks before it.
+func besideReference(hasher *block.Hasher, d *Door) (m Door, alone *Door) {
+	m, alone = *d, Reference(hasher, kvindex.Config{})
+	m.Store = func(h fleet.Holder, s *kvindex.Stored) { d.Store(h, s); alone.Store(h, s) }
+	m.Remove = func(h fleet.Holder, tier block.Tier, group int, hashes []uint64) {
+		d.Remove(h, tier, group, hashes)
+		alone.Remove(h, tier, group, hashes)
+	}
+	m.Clear = func(h fleet.Holder, tier block.Tier) { d.Clear(h, tier); alone.Clear(h, tier) }
+	m.Forget = func(h fleet.Holder) { d.Forget(h); alone.Forget(h) }
+	return m, alone
+}
+
+// raise raises a holder's match in dst to the given number of blocks.
+func raise(dst []kvindex.Match, h fleet.Holder, blocks uint32) []kvindex.Match {
 	for i := range dst {
 		if dst[i].Holder == h {
-			if atLeast {
-				dst[i].Blocks = max(dst[i].Blocks, blocks)
-			} else {
-				dst[i].Blocks += blocks
-			}
+			dst[i].Blocks = max(dst[i].Blocks, blocks)
 			return dst
 		}
 	}
