@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Installs the engines for `make test-engines` from PyPI: vLLM 0.32.0 (2.6 GB) and SGLang 0.5.23 (3.2 GB) for the CPU,
 # LMCache's controller (82 MB), and the official OpenAI client (60 MB). It also makes tiny random models with two LoRA
-# adapters (20 MB). Everything but the client goes into $WARMPATH_ENGINES, or ~/.cache/warmpath/engines. A second run
-# uses the files again; remove the folder to free the space. Needs Linux x86-64, Python >= 3.11, gcc, binutils. Fails if
-# an engine cannot be installed.
+# adapters (20 MB). Everything goes into $WARMPATH_ENGINES, or ~/.cache/warmpath/engines, except what test/interop.sh
+# installs: the client and python3-zmq. A second run uses the files again; remove the folder to free the space. Needs
+# Linux x86-64, Python 3.11 to 3.14, gcc, binutils. Fails if an engine cannot be installed.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 scripts=$here/scripts

@@ -1,7 +1,8 @@
 """Drive the official OpenAI client from a Go test: one JSON request a line in, one JSON answer a line out.
 
 in:  {"call": "chat" | "completions" | "models", "base": "http://…/v1", "body": {…}, "extra": {…}, "headers": {…}}
-out: {"text", "finish", "usage", "headers", "chunks", "tool_calls", "ids", "error": {"type", "status", "message"}}
+out: {"text", "finish", "usage", "headers", "chunks", "tool_calls", "extra"}, for models {"ids"}, and after an exception
+     {"error": {"type", "status", "message", "body"}}
 """
 import json
 import sys

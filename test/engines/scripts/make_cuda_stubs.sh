@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # make_cuda_stubs.sh VENV: lets PyPI's torch, which is built for CUDA, run on a CPU without the 2.7 GB of nvidia-*
-# wheels. Writes small libraries into torch/lib with the sonames and symbol versions that torch asks for. Each function
-# in these libraries returns 100 (cudaErrorNoDevice). Needs gcc and binutils.
+# wheels. Writes small libraries into torch/lib with the sonames and symbol versions that torch asks for. The functions
+# in these libraries return 100 (cudaErrorNoDevice) or, if they return a text, an error text. Needs gcc and binutils.
 set -euo pipefail
 packages=$(ls -d "$1"/lib/python3*/site-packages)
 lib=$packages/torch/lib

@@ -2,8 +2,9 @@
 
 usage: make_model.py OUT [llama|gemma3|mistral-sw|qwen2-sw|gptoss]
 
-It needs no network. The tokenizer is trained on the source of the transformers package, so it depends only on
-requirements.lock. All models have the same tokenizer. Two runs make the same weights.
+It needs no network. The tokenizer is trained on the source of the transformers package, so it depends only on the
+versions in requirements.lock, or for SGLang in requirements-sglang.lock. All models of one installation have the same
+tokenizer. Two runs make the same weights.
 """
 import glob
 import hashlib

