@@ -158,6 +158,10 @@ func multiRoundQA(g *generation) {
 	}
 }
 
+// maxDraws bounds how often rag draws documents for one prompt. A prompt has at most 1,000 passages. With a large zipf
+// nearly all draws give the same document, so a prompt of different documents would take forever.
+const maxDraws = 20_000
+
 // rag makes prompts of a system prompt, retrieved passages and a question. The passages of each prompt are drawn at
 // random, so most pairs of prompts have only the system prompt as a common prefix.
 func rag(g *generation) {
@@ -181,12 +185,12 @@ func rag(g *generation) {
 			return
 		}
 		prompt := []Segment{system}
-		for len(prompt) <= k {
+		for draws := 0; len(prompt) <= k; draws++ {
 			i, _ := slices.BinarySearch(upTo, g.random.Float64()*sum)
 			d := documents[min(i, n-1)]
 			// Draw again if the prompt has the document already. With k ≤ n/2 and the default zipf a few draws find a
-			// new document. With a larger k the prompt may repeat a document.
-			if !slices.Contains(prompt, d) || k > n/2 {
+			// new document. With a larger k, or after maxDraws draws, the prompt may repeat a document.
+			if !slices.Contains(prompt, d) || k > n/2 || draws > maxDraws {
 				prompt = append(prompt, d)
 			}
 		}

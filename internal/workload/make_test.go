@@ -68,6 +68,14 @@ func TestLadderIsThePublishedOne(t *testing.T) {
 	}
 }
 
+// With a large zipf all draws of passages give the same document. The generator must end.
+func TestPassagesOfOneDocument(t *testing.T) {
+	w := generated(t, "rag,zipf=100,passages=3,requests=2")
+	if s := w.Requests[1].Segments; len(s) != 5 || s[1] != s[3] {
+		t.Errorf("segments %v", s)
+	}
+}
+
 func TestTurnsRepeatTheConversation(t *testing.T) {
 	w := generated(t, "conversations,sessions=2,context=100,turns=3,question=10,output=20")
 	last := map[int]*Request{}
