@@ -58,7 +58,7 @@ type result struct {
 	Requests  int      `json:"requests"`
 	Failed    int      `json:"failed"`    // attempts that failed
 	Abandoned int      `json:"abandoned"` // requests that failed at every attempt
-	Seconds   float64  `json:"seconds"`   // duration of the run in seconds, without the pauses at marks with drain
+	Seconds   float64  `json:"seconds"`   // duration of the run in seconds, without the work of marks with drain
 	First     spread   `json:"first_token_ms"`
 	Prompt    int      `json:"prompt_tokens"` // prompt tokens of all answers, by their usage
 	Cached    int      `json:"cached_tokens"`
@@ -347,7 +347,8 @@ func (b *bench) groups() (out []int) {
 	return out
 }
 
-// installed returns a package's version from the list of an installed environment.
+// installed returns the name and version of a Python package, such as smg-1.13.0. dir is the virtual environment of the
+// package.
 func installed(dir, name string) string {
 	found, _ := filepath.Glob(filepath.Join(dir, "lib/python3*/site-packages", strings.ReplaceAll(name, "-", "_")+"-*.dist-info"))
 	if len(found) == 0 {

@@ -317,8 +317,8 @@ func head(b *strings.Builder, results []result, here machine.Facts) {
 		"- *hits*: cached prompt tokens as a share of all prompt tokens, as the engines count them;\n" +
 		"- *first token*: the time to the first token of a stream, measured by the client from the request's first attempt on;\n" +
 		"- *whole*: the time of all requests, without the pause while a router is restarted;\n" +
-		"- *failed*: failed attempts. Each request is repeated until it is answered, and the status and the number of tokens of\n" +
-		"  each answer are checked;\n" +
+		"- *failed*: failed attempts. A request is sent up to five times, until it is answered. The status and the number of tokens\n" +
+		"  of each answer are checked;\n" +
 		"- *by ids*: prompts that Warmpath matched by token ids;\n" +
 		"- *over*: predictions of Warmpath that are above the engine's report of cached tokens;\n" +
 		"- *at risk*: cached tokens that Warmpath expected to be evicted before their request is scheduled;\n" +

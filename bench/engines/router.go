@@ -84,7 +84,7 @@ func startVLLMRouter(policy string) func(*bench, []*engine, int) (string, []stri
 	return func(b *bench, engines []*engine, port int) (string, []string, error) {
 		args := append([]string{"--host", "127.0.0.1", "--port", fmt.Sprint(port), "--policy", policy,
 			"--prometheus-port", fmt.Sprint(port + 1), "--worker-urls"}, urls(engines)...)
-		// Without an API key SMG refuses an engine with several ranks. The engines ignore the key.
+		// Without an API key vllm-router refuses an engine with several ranks. The engines ignore the key.
 		if ranks := engines[0].ranks; ranks > 1 {
 			args = append(args, "--intra-node-data-parallel-size", fmt.Sprint(ranks), "--api-key", "none")
 		}
@@ -178,7 +178,7 @@ type deployment struct {
 	front   *process // balancer; nil: there is none
 	routers []*process
 	ports   []int
-	counted map[string]float64 // sums of Warmpath's metrics from processes that have ended
+	counted map[string]float64 // sums of Warmpath's metrics, read from each process before it ends
 }
 
 // deploy starts a router in front of the engines.

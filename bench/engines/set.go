@@ -18,7 +18,7 @@ type event string
 const (
 	nothing       event = ""
 	routerRestart event = "router restarts" // restart the router after half of the requests
-	engineRestart event = "engine restarts" // restart an engine after two fifths of the requests
+	engineRestart event = "engine restarts" // stop an engine after two fifths of the requests, and start it again after half
 )
 
 // set is a kind of requests with a load.

@@ -82,10 +82,10 @@ func (w writer) text(tokens int) string {
 	return strings.TrimSpace(b.String())
 }
 
-// around returns a random length of an answer, within a third of mean. If all lengths were equal, the answers of an
-// engine's clients would end at the same time. Then the clients would send their next requests at the same time, and
-// their prompts would wait for each other. This effect is larger with a router that moves clients less often, and would
-// hide the router's own effect on the time to the first token.
+// around returns a random number within a third of mean, for a length or a time. If all answers were equally long, the
+// answers of an engine's clients would end at the same time. Then the clients would send their next requests at the
+// same time, and their prompts would wait for each other. This effect is larger with a router that moves clients less
+// often, and would hide the router's own effect on the time to the first token.
 func (w writer) around(mean int) int { return mean - mean/3 + w.IntN(2*mean/3+1) }
 
 // chats makes conversations of several turns, each with one of several system prompts. A client has all its

@@ -29,8 +29,8 @@ type shape struct {
 	holders, cache int
 }
 
-// Prefill announces all blocks of a prompt in one event. Decoding announces each block of each running request when the
-// block is full.
+// Prefill announces the 32 blocks of one engine step in one event. Decoding announces each block of each running
+// request when the block is full.
 var shapes = []shape{
 	{"prefill 32 blocks an event", 1, 32, 512, 8, 32_768}, // 32,768 blocks are half a million tokens
 	{"decode 1 block an event", 16, 1, 64, 8, 32_768},

@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	concBlocks = 256 // largest number of blocks in a lookup
-	inFlight   = 8   // number of events that wait for the writer if the rate is not limited
+	concBlocks = 256 // number of blocks in each lookup
+	inFlight   = 8   // largest number of events that wait for the writer if the rate is not limited
 )
 
 // tailEvent is an event of the last fifth of the trace.
 type tailEvent struct {
 	feed.Event
-	requests int // number of requests before the event in the trace
+	requests int // number of lookups in beside.requests that come before the event in the trace
 }
 
 // beside is the input of conc: events to apply before (warm), events to apply during the lookups (tail), and the
@@ -64,7 +64,8 @@ func conc(p *player, args []string) error {
 	return nil
 }
 
-// beside splits the trace's events in two parts and collects its requests, each cut to 256 blocks.
+// beside splits the trace's events in two parts. It also collects the requests with at least 256 blocks, each cut to
+// 256 blocks.
 func (p *player) beside() (*beside, error) {
 	x, err := p.index()
 	if err != nil {

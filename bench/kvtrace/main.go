@@ -1,8 +1,8 @@
 // Command kvtrace replays KVTRACE1 workload files on Warmpath's index. The program peerbench replays the same files on
-// the indexes of other projects (the peers). Both have the same verbs and print the same lines. kvtrace also makes such
-// files. See ../README.md.
+// the indexes of other projects (the peers). peerbench has the verbs verify, lookup, replay, apply, mem, conc, hash and
+// timer, and prints the same lines for them. kvtrace also makes workload files. See ../README.md.
 //
-//	kvtrace make [flags]                       write a workload file
+//	kvtrace make [flags]             write a workload file
 //	kvtrace check FILE               compare a file's answers with the answers of a naive set
 //	kvtrace verify FILE              compare the index's answers with the file's
 //	kvtrace lookup FILE [ROUNDS]     measure lookups without events, beginning with prepared keys
@@ -12,8 +12,9 @@
 //	kvtrace apply FILE [ROUNDS]      measure the application of events; SPLIT=n cuts events to n blocks
 //	kvtrace mem FILE                 measure resident memory
 //	kvtrace conc FILE RATE [ROUNDS]  measure lookups while a writer applies RATE block operations a second; 0: no limit
-//	kvtrace hash | timer                       hashing 8,192 tokens; what a clock costs
-//	kvtrace table < LINES                      ratios of our lines and the peers' (see compare.sh)
+//	kvtrace hash                     measure hashing 8,192 tokens
+//	kvtrace timer                    measure reading the clock
+//	kvtrace table < LINES            compare the figures of Warmpath and of the peers (see compare.sh)
 package main
 
 import (

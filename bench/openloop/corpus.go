@@ -282,7 +282,7 @@ func (l *timeline) note(events []engine.Event, now time.Duration, s shape) {
 		o.to = uint32(len(l.keys))
 		if n := len(l.operations); i > 0 && o.kind == removed && l.operations[n-1].kind == removed {
 			// Dynamo's corpus has one event for all blocks that a pass evicts. The engine model has an event for each block,
-			// like vLLM. So join the events of a pass here.
+			// like vLLM. So join consecutive removals of a pass here.
 			l.operations[n-1].to = o.to
 			continue
 		}

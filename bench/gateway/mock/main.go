@@ -89,7 +89,7 @@ func (w *worker) routes() http.Handler {
 		}
 		w.delay.Store(int64(d))
 	})
-	// vllm-router's cache_aware policy and Warmpath send these requests to a vLLM worker.
+	// Routers ask a vLLM worker for token ids at these two paths.
 	mux.HandleFunc("/v1/chat/completions/render", func(out http.ResponseWriter, r *http.Request) {
 		ids := tokens(r.Body)
 		writeJSON(out, map[string]any{"request_id": "chatcmpl-0", "token_ids": ids, "features": nil,

@@ -24,7 +24,7 @@ type Facts struct {
 	Cores   int    `json:"cores"`
 	Load    string `json:"load"` // load averages over 1, 5 and 15 minutes, which show other work on the machine
 	GOGC    string `json:"gogc"`
-	Commit  string `json:"commit"` // commit, with "+changes" if the work tree differs from it
+	Commit  string `json:"commit"` // commit, with "+changes" if tracked files of kvindex, block or bench differ from it
 	Command string `json:"command"`
 }
 

@@ -18,7 +18,7 @@ const (
 	Holes      Trouble = 1 << iota // parents are removed before their children, and stored again later
 	Double                         // held blocks are stored again, which makes a second copy; each copy has its own removal
 	Recut                          // an engine block of some workers has two or four of the trace's blocks
-	Forget                         // a worker loses all its blocks, and returns with another block size
+	Forget                         // a worker loses all its blocks; with Recut it may return with another block size
 	AllTrouble = Holes | Double | Recut | Forget
 )
 
@@ -61,7 +61,8 @@ type HardConfig struct {
 	Version1 bool
 }
 
-// DefaultHard is small enough for CI. Its trace shows each behaviour in AllTrouble thousands of times.
+// DefaultHard is small enough for CI. In its trace about 70 workers forget their blocks, and each other behaviour in
+// AllTrouble occurs hundreds or thousands of times.
 var DefaultHard = HardConfig{
 	Seed: 45, Workers: 16, Conversations: 100, Capacity: 6000, Stored: 400_000, MinLen: 8, MaxLen: 256, Trouble: AllTrouble,
 }
@@ -79,10 +80,10 @@ type hardWorker struct {
 	held   int // number of held engine blocks; each copy counts
 	chains [][]int32
 
-	// parents has, for each engine block that was ever held, the engine hash of the block before it; 0: the block begins a
-	// chain.
+	// parents has, for each engine block that the worker has held since its last restart, the engine hash of the block
+	// before it; 0: the block begins a chain.
 	parents map[uint64]uint64
-	kids    map[uint64]int // by engine hash: number of held blocks that directly follow the block; used only without Holes
+	kids    map[uint64]int // by engine hash: number of held blocks that directly follow the block; kept up to date only without Holes
 }
 
 func newHardWorker(units int) hardWorker {

@@ -35,7 +35,8 @@ func Parse(data []byte) (*Trace, error) {
 	return t, nil
 }
 
-// Open maps a file into memory, so that its bytes do not count as anonymous memory of the process.
+// Open opens a file. On Unix it maps the file into memory, so that its bytes do not count as anonymous memory of the
+// process.
 func Open(path string) (*Trace, error) {
 	data, unmap, err := mapFile(path)
 	if err != nil {

@@ -39,7 +39,8 @@ func (h *Header) append(b []byte) []byte {
 // Header returns the header as it would be written now.
 func (w *Writer) Header() Header { return w.header }
 
-// Write appends a record. Records that store blocks need Locals and Keys, and if Units is above 1, also EngineHashes.
+// Write appends a record. A Stored record needs Locals and Keys, a StoredCut record also EngineHashes. A Removed record
+// needs only EngineHashes, and a question needs Depths, Locals and Keys.
 func (w *Writer) Write(r *Record) {
 	units := max(r.Units, 1)
 	n, flags := len(r.Keys), uint32(0)
