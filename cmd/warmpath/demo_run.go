@@ -31,8 +31,9 @@ const (
 	// takes on a small machine matter as much as the engines' time.
 	demoSpeed     = 1.5
 	demoBlockSize = 16 // tokens
-	// demoBlocks is the size of an engine's cache in blocks. The conversations under way need about three times the blocks
-	// of one cache, and a fleet has four caches. So a router that keeps conversations apart has few blocks to spare.
+	// demoBlocks is the size of an engine's cache in blocks. At their full length, the conversations of all users need
+	// about 2.6 times the blocks of one cache, and a fleet has four caches. So a fleet has room for one copy of each
+	// conversation, but not for two.
 	demoBlocks = 8000
 	// demoRamp is the time over which the users start. If all users started at the same time, all first requests would
 	// meet empty caches, and this effect would hide all other effects.
