@@ -78,7 +78,8 @@ func read(r io.Reader) ([]line, error) {
 	return lines, in.Err()
 }
 
-// table prints the table of one workload. After each figure it prints the ratio to nginx's figure in parentheses.
+// table prints the table of one workload. In the rows after nginx, each figure except the memory has the ratio to
+// nginx's figure behind it, in parentheses.
 func table(out io.Writer, lines []line, workload string) {
 	figure := func(mode, target string, value func(line) float64) float64 {
 		return median(lines, mode, workload, target, value)

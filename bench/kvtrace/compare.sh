@@ -8,7 +8,8 @@
 # PEERBENCH  path of the binary peerbench; not set: it is built from bench/peerbench (Rust)
 # CACHE      folder for traces and the binary peerbench  (default ~/.cache/warmpath)
 # PASSES     number of passes; figures are medians over the passes  (default 3)
-# PEERS      names of the peers' indexes  (default dynamo-radix dynamo-crtc smg-chain smg-chain-into)
+# PEERS      names of the peers' indexes  (default dynamo-radix dynamo-crtc smg-chain smg-chain-into;
+#            for hard: seven indexes)
 # VERBS      what to measure  (default lookup replay apply mem conc hash)
 # LINES      file in which to keep the raw lines
 set -euo pipefail

@@ -50,7 +50,7 @@ type report struct {
 	EnqueueOnly *result       `json:"enqueue_only"`    // replay that issues operations as fast as the queues accept them
 	Overload    *result       `json:"drained"`         // replay in the window that the flag -window sets
 	KeptUp      *result       `json:"highest_kept_up"` // replay in the shortest window in which the index kept up
-	Cells       []*result     `json:"cells"`           // all results of the search
+	Cells       []*result     `json:"cells"`           // all results, in order
 }
 
 func run(args []string) error {
@@ -122,8 +122,8 @@ type bench struct {
 	rep   *report
 }
 
-// longestWindow bounds the windows of the search, so that the search also ends if the index does not keep up with any
-// window.
+// longestWindow ends the search if the index does not keep up with any window: after a longer window, no further window
+// is tried.
 const longestWindow = 2 * time.Minute
 
 // measure fills the report: a replay that issues all operations without waiting, an overloaded replay, and a search for
@@ -206,7 +206,7 @@ func (b *bench) cell(name string, window time.Duration, check bool) (*result, er
 	return &r, nil
 }
 
-// checked is the number of queries that check repeats at the end.
+// checked is the largest number of queries that check repeats at the end.
 const checked = 500
 
 // check compares answers of the index with answers of a naive set to which the same events were applied. Call it after

@@ -1,6 +1,6 @@
-// Command mock is a worker that computes nothing. It answers each chat request with a stream of 64 chunks, and flushes
-// each chunk. It also answers the requests by which routers learn about a worker. bench/gateway/run.sh measures routers
-// in front of two such workers.
+// Command mock is a worker that computes nothing. It answers each chat request with a stream of 64 chunks of text, and
+// flushes each chunk. It also answers the requests by which routers learn about a worker. bench/gateway/run.sh measures
+// routers in front of two such workers.
 //
 //	mock -addr 127.0.0.1:9001 -name w1 [-delay 5ms]
 package main

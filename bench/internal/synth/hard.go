@@ -61,8 +61,8 @@ type HardConfig struct {
 	Version1 bool
 }
 
-// DefaultHard is small enough for CI. In its trace about 70 workers forget their blocks, and each other behaviour in
-// AllTrouble occurs hundreds or thousands of times.
+// DefaultHard is small enough for CI. In its trace workers forget their blocks about 70 times, and each other behaviour
+// in AllTrouble occurs hundreds or thousands of times.
 var DefaultHard = HardConfig{
 	Seed: 45, Workers: 16, Conversations: 100, Capacity: 6000, Stored: 400_000, MinLen: 8, MaxLen: 256, Trouble: AllTrouble,
 }
