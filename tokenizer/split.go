@@ -61,11 +61,11 @@ func regexMatcher(pattern string) (*matcher, error) {
 	if !errors.Is(err, errPattern) {
 		return nil, fmt.Errorf("compile pattern %q: %w", clip(pattern), err)
 	}
-	plain, slowErr := fallbackPattern(pattern)
+	translated, slowErr := fallbackPattern(pattern)
 	if slowErr != nil {
 		return nil, fmt.Errorf("compile pattern %q: %w; fallback: %w", clip(pattern), err, slowErr)
 	}
-	slow, slowErr := regexp2.Compile(plain, regexp2.OptionMaxBacktrackingStackSize(fallbackStack))
+	slow, slowErr := regexp2.Compile(translated, regexp2.OptionMaxBacktrackingStackSize(fallbackStack))
 	if slowErr != nil {
 		return nil, fmt.Errorf("compile pattern %q: %w; fallback: %w", clip(pattern), err, slowErr)
 	}

@@ -120,7 +120,7 @@ func (r *run) attribute(obj *Value, name string) (Value, bool, error) {
 	if b, ok := obj.ref.(*builtin); ok && b.name == "dict" && (!dictMethods[name] || name == "fromkeys") {
 		return dictAttribute(obj, name), true, nil
 	}
-	if v, ok := plainAttribute(obj, name); ok {
+	if v, ok := valueAttribute(obj, name); ok {
 		return v, true, nil
 	}
 	return Value{}, false, nil
@@ -168,8 +168,8 @@ func mutates(obj *Value, name string) bool {
 	return false
 }
 
-// plainAttribute returns an attribute of a Python object, if the attribute is a value and not a method.
-func plainAttribute(obj *Value, name string) (Value, bool) {
+// valueAttribute returns an attribute of a Python object, if the attribute is a value and not a method.
+func valueAttribute(obj *Value, name string) (Value, bool) {
 	switch obj.kind {
 	case KindBool, KindInt, KindBig:
 		switch name {

@@ -107,9 +107,9 @@ func forceEscape(r *run, v *Value, a *callArgs) (Value, error) {
 	if err := a.positional("forceescape", 0, 0); err != nil {
 		return None, err
 	}
-	plain := *v
-	plain.safe = false
-	return escapeFilter(r, &plain, a)
+	unescaped := *v
+	unescaped.safe = false
+	return escapeFilter(r, &unescaped, a)
 }
 
 func safeFilter(r *run, v *Value, a *callArgs) (Value, error) {

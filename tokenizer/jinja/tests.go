@@ -10,21 +10,21 @@ type testFunc func(r *run, v *Value, a *callArgs) (bool, error)
 
 // tests are jinja2's built-in tests.
 var tests = map[string]testFunc{
-	"defined":     plainTest(func(v *Value) bool { return v.kind != KindUndefined }),
+	"defined":     testWithoutArguments(func(v *Value) bool { return v.kind != KindUndefined }),
 	"undefined":   kinds(KindUndefined),
 	"none":        kinds(KindNone),
 	"boolean":     kinds(KindBool),
-	"true":        plainTest(func(v *Value) bool { return *v == trueValue }),
-	"false":       plainTest(func(v *Value) bool { return *v == falseValue }),
+	"true":        testWithoutArguments(func(v *Value) bool { return *v == trueValue }),
+	"false":       testWithoutArguments(func(v *Value) bool { return *v == falseValue }),
 	"integer":     kinds(KindInt, KindBig),
 	"float":       kinds(KindFloat),
 	"number":      kinds(KindBool, KindInt, KindBig, KindFloat),
 	"string":      kinds(KindString),
 	"mapping":     kinds(KindDict),
 	"sequence":    kinds(KindUndefined, KindString, KindList, kindTuple, KindDict, kindRange),
-	"iterable":    plainTest(isIterable),
-	"callable":    plainTest(isCallable),
-	"escaped":     plainTest(func(v *Value) bool { return v.safe }),
+	"iterable":    testWithoutArguments(isIterable),
+	"callable":    testWithoutArguments(isCallable),
+	"escaped":     testWithoutArguments(func(v *Value) bool { return v.safe }),
 	"odd":         modulo(2, 1),
 	"even":        modulo(2, 0),
 	"divisibleby": divisible,
@@ -44,7 +44,7 @@ var tests = map[string]testFunc{
 
 // kinds makes a test that holds for values of these kinds.
 func kinds(ks ...Kind) testFunc {
-	return plainTest(func(v *Value) bool { return slices.Contains(ks, v.kind) })
+	return testWithoutArguments(func(v *Value) bool { return slices.Contains(ks, v.kind) })
 }
 
 // comparing makes a test that does a comparison.
@@ -57,7 +57,7 @@ func comparing(op string) testFunc {
 	}
 }
 
-func plainTest(holds func(*Value) bool) testFunc {
+func testWithoutArguments(holds func(*Value) bool) testFunc {
 	return func(_ *run, v *Value, a *callArgs) (bool, error) {
 		if err := a.positional("test", 0, 0); err != nil {
 			return false, err
