@@ -30,8 +30,9 @@ func TestACalmPromptHasABlockOfItsOwn(t *testing.T) {
 
 // In this history a worker's process ends, its address refuses connections, and then a server without metrics answers
 // there. So the router drops the metrics of the ended process. When a new process with metrics begins at the address,
-// the router cannot see that the process is new. So the checks must not expect this: engine.plain must be false.
-func TestARestartBehindAServerWithoutSignsIsNotPlain(t *testing.T) {
+// the router cannot see that the process is new. So the checks must not expect this: engine.restartVisible must be
+// false.
+func TestARestartBehindAServerWithoutMetricsIsNotVisible(t *testing.T) {
 	one := engineSetup{Kind: mockengine.VLLM, Ranks: 1, BlockSize: 16, Blocks: 40, BufferSteps: 20, NoEvents: true, Speed: 5, Model: "mock", MaxSequences: 64}
 	why := run(t, history{
 		Setup: setup{

@@ -348,7 +348,7 @@ func (w *world) remembers() string {
 	snap := w.router.Router().Fleet().Snapshot()
 	for _, e := range w.listed() {
 		w.mu.Lock()
-		born, plain := e.born, e.plain
+		born, visible := e.born, e.restartVisible
 		var since [][]uint32 // prompts that may have been sent to the current process
 		for key, at := range w.used {
 			if !at.Before(born) {
@@ -357,7 +357,7 @@ func (w *world) remembers() string {
 		}
 		w.mu.Unlock()
 		k := w.known(snap, e)
-		if !plain || k == nil {
+		if !visible || k == nil {
 			continue
 		}
 		for _, key := range w.recent[max(0, len(w.recent)-40):] {

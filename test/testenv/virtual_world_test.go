@@ -76,10 +76,10 @@ type engine struct {
 	blamed bool            // the engine has given, or may give, useless answers to requests that other workers answer well
 	liedAt time.Time       // time at which a server other than the mock engine was last at the address
 	born   time.Time       // time at which the current process began; guarded by the world's mu
-	// plain means that the router can see that the current process is not the process from before. Guarded by the world's
-	// mu.
-	plain  bool
-	undone chan struct{} // closing it ends all temporary faults early
+	// restartVisible means that the router can see that the current process is not the process from before. Guarded by
+	// the world's mu.
+	restartVisible bool
+	undone         chan struct{} // closing it ends all temporary faults early
 }
 
 func (e *engine) url() string { return fmt.Sprintf("http://%s:%d", e.ip, httpPort) }
@@ -222,7 +222,7 @@ func (e *engine) begins() {
 	defer e.world.mu.Unlock()
 	e.born = time.Now()
 	e.seen = e.seen && e.setup.Kind == e.was
-	e.plain = e.seen && e.setup.Kind == mockengine.VLLM
+	e.restartVisible = e.seen && e.setup.Kind == mockengine.VLLM
 	e.was = e.setup.Kind
 	e.seen = e.seen && !e.refuse
 }
