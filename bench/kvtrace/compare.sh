@@ -2,7 +2,7 @@
 # Runs Warmpath's index and the indexes of other projects (peers) on the same workload files, one after another, and
 # prints a table of ratios.
 #
-#   bench/kvtrace/compare.sh            speed and memory, about 3 minutes
+#   bench/kvtrace/compare.sh            speed and memory, about 4 minutes
 #   bench/kvtrace/compare.sh hard       right answers on traces with holes, second copies, re-cut blocks, restarts
 #
 # PEERBENCH  path of the binary peerbench; not set: it is built from bench/peerbench (Rust)
