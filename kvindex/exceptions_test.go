@@ -62,3 +62,18 @@ func TestAPointBesideAClaimIsEvictedWithThePointsAfterIt(t *testing.T) {
 		t.Errorf("%d bytes are left", x.blocks.extraBytes)
 	}
 }
+
+// Dump lets other writers in between, and compares the holder's count of changes. Each removal of a copy counts as a
+// change, so Dump does not return a copy that is gone.
+func TestTheRemovalOfACopyIsAChange(t *testing.T) {
+	x := seeded(t, 16, drawn)
+	for range 3 {
+		x.Store(0, &Stored{Hashes: []uint64{1}, Tokens: make([]block.Token, 16), BlockSize: 16, Origin: OriginNew})
+	}
+	for copies := 3; copies > 0; copies-- {
+		before := x.holder(0).changes
+		if x.Remove(0, block.TierGPU, 0, []uint64{1}); x.holder(0).changes == before {
+			t.Errorf("the removal of one of %d copies is no change", copies)
+		}
+	}
+}

@@ -35,7 +35,7 @@ func (l *lookup[K, V]) drop(key K) {
 	}
 }
 
-// listStep is how many elements a list of records or parts grows by, so that one more element takes little memory.
+// listStep is the most elements that a list of records or parts grows by, so that one more element takes little memory.
 const listStep = 4
 
 // withRoom returns a list with room for one more element.

@@ -373,6 +373,7 @@ func (x *Index) dropRecords(h *holder, p *point, which func(r *record) bool) {
 			i++
 			continue
 		}
+		h.changes++
 		before := cap(p.records)
 		p.records = without(p.records, i)
 		x.blocks.account(h, recordBytes*int64(cap(p.records)-before))

@@ -70,6 +70,7 @@ func (x *Index) removeSome(h *holder, tier block.Tier, group uint8, hashes []uin
 		case r < 0:
 			x.unknownRemoved(h, 1)
 		case p.records[r].count > 1:
+			h.changes++
 			p.records[r].count--
 		default:
 			x.dropRecords(h, p, func(r *record) bool { return r.tier == tier && r.group == group })
@@ -334,7 +335,7 @@ func (x *Index) Forget(id fleet.Holder) {
 	x.dismiss(h)
 	x.counts.Forgotten++
 	// The number of blocks does not show whether the index is empty: a holder may have claims on blocks that no tier has.
-	// Load begins with such blocks, the parents that the holder lost.
+	// Load may begin with such blocks, the parents that the holder lost.
 	if x.pointed == 0 && !slices.ContainsFunc(x.blocks.holders, func(h *holder) bool { return h != nil && h.claims > 0 }) {
 		x.blocks.clear()
 	}

@@ -64,8 +64,8 @@ func (s *Stored) aligned() bool {
 	return s.BlockSize > 0 && len(s.Tokens) == len(s.Hashes)*s.BlockSize
 }
 
-// impossible reports whether no engine can have the announced blocks: a block is too large, or is its own parent.
-// For longer circles see circular.
+// impossible reports whether no engine can have the announced blocks: a block is too large, the tokens are more than a
+// chain may have, or a block is its own parent. For longer circles see circular.
 func (s *announcement) impossible() bool {
 	if s.BlockSize > block.MaxSize || len(s.Tokens) > MaxChain {
 		return true
