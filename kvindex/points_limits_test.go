@@ -231,7 +231,7 @@ func TestChangesOfPartsStayWithinTheBudget(t *testing.T) {
 			},
 			"no root": func(l *limited, tokens []block.Token, hashes []uint64) {
 				last := l.store(0, l.words(1), hashes[len(hashes)-1])
-				for range 2000 {
+				for range 400 {
 					l.hash++
 					both := []uint64{last, l.hash}
 					l.x.Store(0, &kvindex.Stored{Hashes: both, Tokens: l.words(2), BlockSize: 1, RootUnknown: true})
@@ -247,7 +247,7 @@ func TestChangesOfPartsStayWithinTheBudget(t *testing.T) {
 			},
 		} {
 			t.Run(fmt.Sprintf("%s, blocks of %d", name, size), func(t *testing.T) {
-				l := newLimited(t, size, kvindex.Config{Bytes: 8 << 20})
+				l := newLimited(t, size, kvindex.Config{Bytes: 4 << 20})
 				tokens := l.words(size - 2)
 				hashes := l.chain(0, tokens, 60)
 				for range 100 {
