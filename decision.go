@@ -47,8 +47,9 @@ type Record struct {
 	Now        int64              // when the decision was made, Unix nanoseconds
 }
 
-// Why says in words why candidate i was chosen or not. If candidate i has a lower score than the chosen candidate, Why
-// names the term with the greatest part of the difference.
+// Why says in words why candidate i was chosen or not. If candidate i passed every filter, but has a lower score than
+// the chosen candidate, Why also names the term with the greatest part of the difference, if the score has several
+// terms.
 func (r *Record) Why(i int) string {
 	choice := policy.Choice{Index: r.Chosen, Passed: r.Passed, Branch: r.Branch, Reason: r.Reason, Ranked: r.Ranked, Tie: r.Tie}
 	why := choice.Why(&policy.Query{PromptTokens: r.PromptTokens}, r.Candidates, i)

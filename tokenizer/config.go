@@ -15,7 +15,7 @@ import (
 // (tokenization_utils_tokenizers.py). The file also names a Python class. Some classes build another pipeline than
 // tokenizer.json describes. This package does not follow these classes.
 type config struct {
-	named          map[string]string // bos_token, eos_token, unk_token, pad_token, …
+	named          map[string]string // the text of each named token, by its key: bos_token, eos_token, unk_token, …
 	added          []addedToken      // tokens of added_tokens_decoder, in the order of their ids
 	extra          []string
 	addBOS, addEOS *bool

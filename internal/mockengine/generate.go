@@ -187,7 +187,8 @@ func (x *run) wait(r *http.Request) (more, alive bool) {
 	}
 }
 
-// delayFirst waits for the time Faults.FirstToken. It returns false if the client is gone or the life has ended.
+// delayFirst waits for the time Faults.FirstToken. It returns false if the request's context ends first: the client is
+// gone, or the mock engine stops or restarts.
 func (x *run) delayFirst(r *http.Request) bool {
 	f, _ := x.life.server.faults.get()
 	if f.FirstToken <= 0 {

@@ -123,7 +123,7 @@ func (x *exchange) answer(k *conn, head, n int) {
 		x.res.Usage = x.watch.Usage()
 	}
 	if x.client.cfg.ClientTimeout > 0 && !x.guarded.IsZero() {
-		x.rc.SetWriteDeadline(time.Time{}) // this fails only if setting the deadline failed
+		x.rc.SetWriteDeadline(time.Time{}) // removes the deadline; it fails only for a writer that has no deadlines
 	}
 }
 

@@ -10,8 +10,8 @@ const (
 	// A request waits 1/worthShare of the time that a match is expected to save. A longer wait is not worth it: a match by
 	// text often finds the same worker, and an engine that answers questions has less time for requests.
 	worthShare = 10
-	// assumedPerToken is the time to compute one token of a prompt, while no measured time is known. The value is the time
-	// of a 32B model on two H100 (fleet.DefaultTiming).
+	// assumedPerToken is the time to compute one token of a prompt, while no measured time is known. A 32B model on two
+	// H100 takes about as long (fleet.DefaultTiming).
 	assumedPerToken = 40 * time.Microsecond
 	// assumedChance is the assumed chance that a part of a prompt is cached. This chance is used before a model's first
 	// request.

@@ -53,7 +53,7 @@ type Record struct {
 	Parent    uint64 // engine hash of the parent of the record's first block
 	Units     int    // number of the trace's blocks in each engine block; 1 in version 1
 
-	Depths       []uint16 // Query and Probe: for each worker, the number of blocks that it holds, from the first on
+	Depths       []uint16 // Query and Probe: for each worker, how many blocks it holds without a gap, counted from the first of Keys
 	Locals       []uint64 // Query, Probe, Stored and StoredCut: local hashes of the blocks
 	Keys         []uint64 // Query, Probe, Stored and StoredCut: keys of the same blocks
 	EngineHashes []uint64 // Stored, StoredCut and Removed: engine hashes of the engine blocks; in Stored equal to Keys
