@@ -62,7 +62,7 @@ func TestExplainingChangesNothing(t *testing.T) {
 		}
 	}
 	first, second := w.route(warmpath.Request{Tokens: p}), w.route(warmpath.Request{Tokens: p})
-	if first.Worker.URL != "http://a" || second.Worker.URL != "http://b" || first.Branch != policy.BranchPlain {
+	if first.Worker.URL != "http://a" || second.Worker.URL != "http://b" || first.Branch != policy.BranchMatchUnused {
 		t.Errorf("%s; %s", first, second)
 	}
 	// The record of a decision has the match even if the policy does not look at matches.

@@ -16,7 +16,7 @@ import (
 type diary struct{ routed, finished []fleet.Holder }
 
 func (d *diary) Choose(_ *policy.Query, c []policy.Candidate) policy.Pick {
-	return policy.Pick{Index: len(c) - 1, Branch: policy.BranchPlain}
+	return policy.Pick{Index: len(c) - 1, Branch: policy.BranchMatchUnused}
 }
 func (d *diary) Routed(_ *policy.Query, c *policy.Candidate) { d.routed = append(d.routed, c.Holder) }
 func (d *diary) Finished(f *policy.Finished)                 { d.finished = append(d.finished, f.Holder) }

@@ -4,25 +4,25 @@ package policy
 type Branch string
 
 const (
-	BranchAffinity Branch = "affinity"  // the holder with the best match, weighted by tier, was taken
-	BranchMiss     Branch = "miss"      // no candidate has a match
-	BranchShort    Branch = "short"     // the longest match is too short to be followed
-	BranchFallback Branch = "fallback"  // the holder with the longest match cannot be used now: the next best was taken
-	BranchSpill    Branch = "spill"     // load outweighs the longest match
-	BranchDirect   Branch = "direct"    // the client named the worker
-	BranchNoTokens Branch = "no_tokens" // the prompt's tokens are not known, so there are no matches
-	BranchDraw     Branch = "draw"      // the holder was drawn at random, and is not the best one
-	BranchSilent   Branch = "silent"    // the external source knows nothing about the candidates
-	BranchSession  Branch = "session"   // the session's worker was taken
-	BranchPlaced   Branch = "placed"    // a new session was given a worker
-	BranchMoved    Branch = "moved"     // the session's worker cannot be used now: another worker was taken
-	BranchNoKey    Branch = "no_key"    // the request names no session
-	BranchPrefix   Branch = "prefix"    // the worker for prompts with this beginning was taken
-	BranchOverflow Branch = "overflow"  // the worker for this beginning has too much load: the next worker was taken
-	BranchBucket   Branch = "bucket"    // the worker for prompts of this length was taken
-	BranchBalance  Branch = "balance"   // the loads of the workers differ too much: load alone decided
-	BranchPlain    Branch = "plain"     // the policy does not look at matches
-	BranchNone     Branch = "none"      // no candidate can be used
+	BranchAffinity    Branch = "affinity"     // the holder with the best match, weighted by tier, was taken
+	BranchMiss        Branch = "miss"         // no candidate has a match
+	BranchShort       Branch = "short"        // the longest match is too short to be followed
+	BranchFallback    Branch = "fallback"     // the holder with the longest match cannot be used now: the next best was taken
+	BranchSpill       Branch = "spill"        // load outweighs the longest match
+	BranchDirect      Branch = "direct"       // the client named the worker
+	BranchNoTokens    Branch = "no_tokens"    // the prompt's tokens are not known, so there are no matches
+	BranchDraw        Branch = "draw"         // the holder was drawn at random, and is not the best one
+	BranchSilent      Branch = "silent"       // the external source knows nothing about the candidates
+	BranchSession     Branch = "session"      // the session's worker was taken
+	BranchPlaced      Branch = "placed"       // a new session was given a worker
+	BranchMoved       Branch = "moved"        // the session's worker cannot be used now: another worker was taken
+	BranchNoKey       Branch = "no_key"       // the request names no session
+	BranchPrefix      Branch = "prefix"       // the worker for prompts with this beginning was taken
+	BranchOverflow    Branch = "overflow"     // the worker for this beginning has too much load: the next worker was taken
+	BranchBucket      Branch = "bucket"       // the worker for prompts of this length was taken
+	BranchBalance     Branch = "balance"      // the loads of the workers differ too much: load alone decided
+	BranchMatchUnused Branch = "match_unused" // the policy does not look at matches
+	BranchNone        Branch = "none"         // no candidate can be used
 )
 
 // missAtRisk is a key of reasons, not a branch. It is for a miss where a worker has a part of the prompt, but the whole
@@ -31,26 +31,26 @@ const missAtRisk Branch = "miss at risk"
 
 // reasons has the general meaning of each branch, in the words of kv_aware. A [Spec] may have its own words.
 var reasons = map[Branch]string{
-	BranchAffinity: "longest match, least work among equals",
-	BranchMiss:     "no worker has a part of the prompt: least load",
-	missAtRisk:     allAtRisk + "least load",
-	BranchShort:    "no worker has enough of the prompt to follow it: least load",
-	BranchFallback: "the holder of the longest match cannot be used: next best match, least work among equals",
-	BranchSpill:    "the load of the holder of the longest match outweighs what the match saves",
-	BranchDirect:   "the client asked for this worker",
-	BranchNoTokens: "tokens are not known: least load",
-	BranchDraw:     "drawn at random: more likely the better it is, and not the best this time",
-	BranchSilent:   "nothing is known of what the policy asks for: its fallback",
-	BranchSession:  "the session belongs to this worker",
-	BranchPlaced:   "the session is new and was given this worker",
-	BranchMoved:    "the session's worker cannot be used: another one",
-	BranchNoKey:    "the request names no session",
-	BranchPrefix:   "prompts that begin so belong to this worker",
-	BranchOverflow: "the worker that the prompt belongs to has more than its share of the load: the next one",
-	BranchBucket:   "prompts of this length belong to this worker",
-	BranchBalance:  "loads are too far apart: the least load",
-	BranchPlain:    "the policy does not look at matches",
-	BranchNone:     "no worker can be used",
+	BranchAffinity:    "longest match, least work among equals",
+	BranchMiss:        "no worker has a part of the prompt: least load",
+	missAtRisk:        allAtRisk + "least load",
+	BranchShort:       "no worker has enough of the prompt to follow it: least load",
+	BranchFallback:    "the holder of the longest match cannot be used: next best match, least work among equals",
+	BranchSpill:       "the load of the holder of the longest match outweighs what the match saves",
+	BranchDirect:      "the client asked for this worker",
+	BranchNoTokens:    "tokens are not known: least load",
+	BranchDraw:        "drawn at random: more likely the better it is, and not the best this time",
+	BranchSilent:      "nothing is known of what the policy asks for: its fallback",
+	BranchSession:     "the session belongs to this worker",
+	BranchPlaced:      "the session is new and was given this worker",
+	BranchMoved:       "the session's worker cannot be used: another one",
+	BranchNoKey:       "the request names no session",
+	BranchPrefix:      "prompts that begin so belong to this worker",
+	BranchOverflow:    "the worker that the prompt belongs to has more than its share of the load: the next one",
+	BranchBucket:      "prompts of this length belong to this worker",
+	BranchBalance:     "loads are too far apart: the least load",
+	BranchMatchUnused: "the policy does not look at matches",
+	BranchNone:        "no worker can be used",
 }
 
 // allAtRisk is the beginning of the reason for missAtRisk.
@@ -66,7 +66,7 @@ func (p *Policy) branch(q *Query, c []Candidate, picked int) Branch {
 	case q.Target != "":
 		return BranchDirect
 	case !p.matches:
-		return BranchPlain
+		return BranchMatchUnused
 	case !q.Known:
 		return BranchNoTokens
 	}

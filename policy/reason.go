@@ -4,13 +4,13 @@ package policy
 // candidate the policy takes, such as "the lowest predicted cost".
 func ReasonsBy(by string) map[Branch]string {
 	return map[Branch]string{
-		BranchAffinity: by + ", and no worker has a longer match",
-		BranchMiss:     "no worker has a part of the prompt: " + by,
-		missAtRisk:     allAtRisk + by,
-		BranchFallback: "the holder of the longest match cannot be used: " + by + " of the others",
-		BranchSpill:    by + ", though another has a longer match",
-		BranchNoTokens: "tokens are not known: " + by,
-		BranchPlain:    by + "; the policy does not look at matches",
+		BranchAffinity:    by + ", and no worker has a longer match",
+		BranchMiss:        "no worker has a part of the prompt: " + by,
+		missAtRisk:        allAtRisk + by,
+		BranchFallback:    "the holder of the longest match cannot be used: " + by + " of the others",
+		BranchSpill:       by + ", though another has a longer match",
+		BranchNoTokens:    "tokens are not known: " + by,
+		BranchMatchUnused: by + "; the policy does not look at matches",
 	}
 }
 

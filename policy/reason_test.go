@@ -46,7 +46,7 @@ func TestEachPolicySaysWhatItTakes(t *testing.T) {
 		"least_load": "the least load", "least_load:by=requests": "the fewest requests", "smg_least_load": "queue", "smg_power_of_two": "two",
 		"round_robin": "turn", "random": "at random", "power_of_two": "two",
 	} {
-		if got := parsed(t, text).ReasonOf(policy.BranchPlain); !strings.Contains(got, want) {
+		if got := parsed(t, text).ReasonOf(policy.BranchMatchUnused); !strings.Contains(got, want) {
 			t.Errorf("%s gives the reason %q, want %q in it", text, got, want)
 		}
 	}

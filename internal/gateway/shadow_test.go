@@ -55,7 +55,7 @@ func TestAShadowIsAskedAndChangesNothing(t *testing.T) {
 	}
 	text := f.metrics(t)
 	for _, want := range []string{`warmpath_shadow_decisions_total{policy="kv_aware",result="other"}`, `warmpath_shadow_difference_tokens_count{policy="kv_aware"}`,
-		`warmpath_shadow_seconds_count{policy="kv_aware"} 4`, `warmpath_decisions_total{branch="plain",policy="round_robin"} 4`} {
+		`warmpath_shadow_seconds_count{policy="kv_aware"} 4`, `warmpath_decisions_total{branch="match_unused",policy="round_robin"} 4`} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %s in the scrape", want)
 		}

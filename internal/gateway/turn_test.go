@@ -19,7 +19,7 @@ type hesitant struct {
 func (h hesitant) Choose(*policy.Query, []policy.Candidate) policy.Pick {
 	h.asked <- struct{}{}
 	<-h.answer
-	return policy.Pick{Branch: policy.BranchPlain}
+	return policy.Pick{Branch: policy.BranchMatchUnused}
 }
 func (hesitant) Routed(*policy.Query, *policy.Candidate) {}
 func (hesitant) Finished(*policy.Finished)               {}

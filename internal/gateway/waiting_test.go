@@ -398,7 +398,7 @@ func (f fragile) Choose(*policy.Query, []policy.Candidate) policy.Pick {
 	if f.breaks.Load() {
 		panic("on purpose")
 	}
-	return policy.Pick{Branch: policy.BranchPlain}
+	return policy.Pick{Branch: policy.BranchMatchUnused}
 }
 func (fragile) Routed(*policy.Query, *policy.Candidate) {}
 func (fragile) Finished(*policy.Finished)               {}

@@ -95,11 +95,11 @@ func (p LMCacheAware) Spec(name string) policy.Spec {
 }
 
 var lmcacheReasons = map[policy.Branch]string{
-	policy.BranchAffinity: "the longest beginning of the prompt by LMCache, fewest requests among equals",
-	policy.BranchMiss:     "LMCache has nothing of the prompt: the fullest cache weighed against load",
-	policy.BranchFallback: "the worker with the longest beginning by LMCache cannot be used: the next longest, fewest requests among equals",
-	policy.BranchSilent:   "the LMCache controller gave no answer: fallback_policy",
-	policy.BranchPlain:    "the fullest cache by LMCache weighed against load",
+	policy.BranchAffinity:    "the longest beginning of the prompt by LMCache, fewest requests among equals",
+	policy.BranchMiss:        "LMCache has nothing of the prompt: the fullest cache weighed against load",
+	policy.BranchFallback:    "the worker with the longest beginning by LMCache cannot be used: the next longest, fewest requests among equals",
+	policy.BranchSilent:      "the LMCache controller gave no answer: fallback_policy",
+	policy.BranchMatchUnused: "the fullest cache by LMCache weighed against load",
 }
 
 // fallbacks are the values of FallbackPolicy: rules that choose without knowledge of caches. Only round_robin depends
@@ -155,7 +155,7 @@ func (x *lmcacheAware) Choose(q *policy.Query, c []policy.Candidate) policy.Pick
 			best = i
 		}
 	}
-	branch := policy.BranchPlain
+	branch := policy.BranchMatchUnused
 	if x.looks {
 		branch = policy.BranchMiss
 	}
