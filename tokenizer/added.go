@@ -108,13 +108,13 @@ func (s *addedSet) find(text string, from int) (start, end int, token *addedToke
 // addedScan iterates over the added tokens of one text and the texts between them. It follows the rules of the
 // reference (the official Rust tokenizer) for white space and words beside a token.
 type addedScan struct {
-	set     *addedSet
-	text    string
-	plain   bool // value of Options.PlainSpecial
-	search  int  // position at which the next search begins
-	emitted int  // end of the part of the text that was already returned
-	token   *addedToken
-	stop    int // end of token, including white space that belongs to it
+	set           *addedSet
+	text          string
+	specialAsText bool // value of Options.SpecialAsText
+	search        int  // position at which the next search begins
+	emitted       int  // end of the part of the text that was already returned
+	token         *addedToken
+	stop          int // end of token, including white space that belongs to it
 }
 
 // next returns the next added token, or the text before it. For a text, token is nil.
@@ -132,7 +132,7 @@ func (a *addedScan) next() (from, to int, token *addedToken, ok bool) {
 			return from, len(a.text), nil, from != len(a.text)
 		}
 		a.search = end
-		if a.plain && t.special || t.singleWord && !a.standsAlone(start, end) {
+		if a.specialAsText && t.special || t.singleWord && !a.standsAlone(start, end) {
 			continue
 		}
 		if t.lstrip {

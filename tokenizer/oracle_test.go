@@ -121,7 +121,7 @@ func TestTekkenFilesAreTokenizedAsMistralDoes(t *testing.T) {
 		}
 		texts := append(sample(t), "[INST] hi [/INST]</s>")
 		want := ask(t, python, map[string]any{"kind": "tekken", "file": file, "texts": texts})
-		diffIDs(t, tok, texts, Options{AddSpecial: true, PlainSpecial: true}, want)
+		diffIDs(t, tok, texts, Options{AddSpecial: true, SpecialAsText: true}, want)
 	}
 }
 
@@ -170,7 +170,7 @@ func TestTiktokenPatternsSplitAsTheOriginalsWithPossessiveQuantifiers(t *testing
 		if err != nil {
 			t.Fatal(err)
 		}
-		diffIDs(t, tok, texts, Options{PlainSpecial: true}, ask(t, python,
+		diffIDs(t, tok, texts, Options{SpecialAsText: true}, ask(t, python,
 			map[string]any{"kind": "tiktoken", "file": file, "texts": texts, "pattern": original}))
 	}
 }

@@ -157,7 +157,7 @@ func readRanks(data []byte) ([]token, error) {
 const maxSpecial = 1 << 16
 
 // ParseTekken builds a tokenizer from Mistral's tekken.json. Mistral's own code never finds special tokens in a text.
-// So encode the text of users with PlainSpecial. AddSpecial puts <s> before the text, as Mistral's completions do.
+// So encode the text of users with SpecialAsText. AddSpecial puts <s> before the text, as Mistral's completions do.
 func ParseTekken(data []byte) (*Tokenizer, error) {
 	var f struct {
 		Config struct {

@@ -30,8 +30,8 @@ type Options struct {
 	// AddSpecial puts the model's own tokens around the text, as engines do for completions. For most models this is one
 	// token at the beginning of the text.
 	AddSpecial bool
-	// PlainSpecial encodes the spelling of a special token as ordinary text (split_special_tokens of Transformers).
-	PlainSpecial bool
+	// SpecialAsText encodes the spelling of a special token as ordinary text (split_special_tokens of Transformers).
+	SpecialAsText bool
 }
 
 // model turns words into ids. Its implementations are bpe, unigram, wordPiece and wordLevel.
@@ -112,7 +112,7 @@ func (e *encoder) text(text string, atStart bool, opts Options) error {
 	if e.t.raw.empty() {
 		return e.segment(text, atStart, opts)
 	}
-	scan := addedScan{set: e.t.raw, text: text, plain: opts.PlainSpecial}
+	scan := addedScan{set: e.t.raw, text: text, specialAsText: opts.SpecialAsText}
 	for from, to, token, ok := scan.next(); ok; from, to, token, ok = scan.next() {
 		if token != nil {
 			e.dst = append(e.dst, token.id)
@@ -136,7 +136,7 @@ func (e *encoder) segment(text string, atStart bool, opts Options) error {
 	if e.t.normalized.empty() {
 		return e.words(0, text, atStart)
 	}
-	scan := addedScan{set: e.t.normalized, text: text, plain: opts.PlainSpecial}
+	scan := addedScan{set: e.t.normalized, text: text, specialAsText: opts.SpecialAsText}
 	for from, to, token, ok := scan.next(); ok; from, to, token, ok = scan.next() {
 		if token != nil {
 			e.dst = append(e.dst, token.id)

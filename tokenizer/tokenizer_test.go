@@ -27,7 +27,7 @@ func TestWordsMergeLowestRankFirstAndSpecialTokensStandAlone(t *testing.T) {
 	f("hello world", Options{}, "hello Ġworld")
 	f("hello", Options{AddSpecial: true}, "<|bos|> hello")
 	f("<|im_start|>hello<|im_end|>", Options{}, "<|im_start|> hello <|im_end|>")
-	f("<|im_end|>", Options{PlainSpecial: true}, "< | i m _ e n d | >")
+	f("<|im_end|>", Options{SpecialAsText: true}, "< | i m _ e n d | >")
 	f("e\u0301", Options{}, "Ã ©")
 	f("aaaaaaaaa", Options{}, "aaaaaaaa a")
 	f("", Options{AddSpecial: true}, "<|bos|>")
@@ -212,13 +212,13 @@ func TestAGrowingConversationHasTheIDsOfAColdEncoding(t *testing.T) {
 	for _, budget := range []int{0, 1, 1 << 15} { // bytes: with 0, the default, the cache holds all stretches; with 1 no stretch; with 1<<15 some
 		turns := NewTurnCache(tok, budget)
 		for i, text := range conversation(30) {
-			for _, opts := range []Options{{}, {AddSpecial: true}, {PlainSpecial: true}} {
+			for _, opts := range []Options{{}, {AddSpecial: true}, {SpecialAsText: true}} {
 				want, _ := tok.Append(nil, text, opts)
 				got, reuse, err := turns.Append(nil, text, opts)
 				if err != nil || !slices.Equal(got, want) {
 					t.Fatalf("turn %d: differs, %v", i, err)
 				}
-				if budget == 0 && i > 5 && !opts.PlainSpecial && reuse.Known.Tokens < len(got)/2 {
+				if budget == 0 && i > 5 && !opts.SpecialAsText && reuse.Known.Tokens < len(got)/2 {
 					t.Errorf("turn %d: only %d of %d ids reused", i, reuse.Known.Tokens, len(got))
 				}
 			}

@@ -15,10 +15,10 @@ import (
 
 // TurnCache encodes texts that grow at the end, as conversations do, and encodes only the new part. It keeps the ids of
 // stretches. A stretch is a part of a text that ends at a special token, so that no text after the stretch can change
-// its ids. For AppendPlain, a stretch is a whole text. The cache also keeps the text of each stretch, and compares the
-// text before it returns the ids. So a hash collision cannot return wrong ids. The cache is bounded in bytes. Each
-// shard evicts its least recently used stretches. The cache is safe for concurrent use. Its locks are sharded, and
-// never held during an encoding. NewTurnCache makes a TurnCache.
+// its ids. For AppendSpecialAsText, a stretch is a whole text. The cache also keeps the text of each stretch, and
+// compares the text before it returns the ids. So a hash collision cannot return wrong ids. The cache is bounded in
+// bytes. Each shard evicts its least recently used stretches. The cache is safe for concurrent use. Its locks are
+// sharded, and never held during an encoding. NewTurnCache makes a TurnCache.
 type TurnCache struct {
 	t      *Tokenizer
 	cuts   *addedSet
@@ -126,13 +126,13 @@ func (c *TurnCache) Append(dst []block.Token, text string, opts Options) (ids []
 	scan := cutScan{set: c.cuts, leads: c.leads, text: text}
 	for start := 0; start < len(text); {
 		end := len(text)
-		if !opts.PlainSpecial {
+		if !opts.SpecialAsText {
 			if cut := scan.next(start + minStretch); cut >= 0 {
 				end = cut
 			}
 		}
 		stretch := text[start:end]
-		last := end == len(text) && (opts.PlainSpecial || !scan.atCut)
+		last := end == len(text) && (opts.SpecialAsText || !scan.atCut)
 		serial := uint64(0)
 		if !last {
 			out, serial = c.get(out, stretch, stretchAt(start))
@@ -191,7 +191,7 @@ type stretchKind uint64
 const (
 	inTheMiddle stretchKind = iota
 	atTheStart
-	plainWhole // the stretch is a whole text, encoded with PlainSpecial
+	wholeText // the stretch is a whole text, encoded with SpecialAsText
 )
 
 func stretchAt(start int) stretchKind {
@@ -203,20 +203,20 @@ func stretchAt(start int) stretchKind {
 
 func turnKey(text string, kind stretchKind) uint64 { return xxh3.HashStringSeed(text, uint64(kind)) }
 
-// AppendPlain does the same as Tokenizer.Append with PlainSpecial, through the cache. It is for prompts whose pieces
-// are encoded separately, such as Harmony prompts. Later prompts may have the same pieces.
-func (c *TurnCache) AppendPlain(dst []block.Token, text string) ([]block.Token, error) {
+// AppendSpecialAsText does the same as Tokenizer.Append with SpecialAsText, through the cache. It is for prompts whose
+// pieces are encoded separately, such as Harmony prompts. Later prompts may have the same pieces.
+func (c *TurnCache) AppendSpecialAsText(dst []block.Token, text string) ([]block.Token, error) {
 	if len(text) < minStretch/4 {
-		return c.t.Append(dst, text, Options{PlainSpecial: true})
+		return c.t.Append(dst, text, Options{SpecialAsText: true})
 	}
-	out, serial := c.get(dst, text, plainWhole)
+	out, serial := c.get(dst, text, wholeText)
 	if serial != 0 {
 		return out, nil
 	}
 	before := len(out)
-	out, err := c.t.Append(out, text, Options{PlainSpecial: true})
+	out, err := c.t.Append(out, text, Options{SpecialAsText: true})
 	if err == nil {
-		c.put(text, plainWhole, out[before:])
+		c.put(text, wholeText, out[before:])
 	}
 	return out, err
 }

@@ -46,7 +46,7 @@ func (m *Model) harmonyChat(dst []block.Token, r *api.Request, now time.Time) (E
 	for i := range pieces {
 		if p := &pieces[i]; p.Special != "" {
 			out = append(out, m.harmony[p.Special])
-		} else if out, err = m.turns.AppendPlain(out, p.Text); err != nil {
+		} else if out, err = m.turns.AppendSpecialAsText(out, p.Text); err != nil {
 			return Encoded{Tokens: dst}, err
 		}
 	}
