@@ -130,12 +130,12 @@ func (h *Hasher) Append(dst []Key, parent Key, start int, tokens []Token, featur
 		if len(features) == 0 || features[0].Offset >= start+len(tokens) {
 			return h.blocks(dst, parent, start, tokens)
 		}
-		plain := (features[0].Offset - start) / h.size * h.size
-		dst = h.blocks(dst, parent, start, tokens[:plain])
-		if plain > 0 {
+		before := (features[0].Offset - start) / h.size * h.size
+		dst = h.blocks(dst, parent, start, tokens[:before])
+		if before > 0 {
 			parent = dst[len(dst)-1]
 		}
-		start, tokens = start+plain, tokens[plain:]
+		start, tokens = start+before, tokens[before:]
 		if len(tokens) < h.size {
 			return dst
 		}

@@ -70,16 +70,16 @@ func (x *extras) add(value string) {
 	x.values = append(x.values, value)
 }
 
-// find returns the extra_key with which the first block of a prompt gets the announced hash. "" means no key. plain is
-// the block's hash without keys.
-func (x *extras) find(plain, announced kvevent.Hash, salt string) (extra string, ok bool) {
-	if namespaced(plain, "", salt) == announced {
+// find returns the extra_key with which the first block of a prompt gets the announced hash. "" means no key.
+// withoutKeys is the block's hash without keys.
+func (x *extras) find(withoutKeys, announced kvevent.Hash, salt string) (extra string, ok bool) {
+	if namespaced(withoutKeys, "", salt) == announced {
 		return "", true
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for i := len(x.values) - 1; i >= 0; i-- {
-		if namespaced(plain, x.values[i], salt) == announced {
+		if namespaced(withoutKeys, x.values[i], salt) == announced {
 			return x.values[i], true
 		}
 	}
@@ -103,7 +103,7 @@ func (s *stream) namespace(e *kvevent.Event) (extra string, known, proven bool) 
 	if len(digests) != 1 {
 		return "", false, false
 	}
-	plain := h.Normal(digests[0])
-	extra, known = s.extras.find(plain, e.Hashes[0], e.Salt)
-	return extra, known, known && e.Hashes[0] != plain
+	withoutKeys := h.Normal(digests[0])
+	extra, known = s.extras.find(withoutKeys, e.Hashes[0], e.Salt)
+	return extra, known, known && e.Hashes[0] != withoutKeys
 }

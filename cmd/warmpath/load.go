@@ -59,7 +59,7 @@ such as what a router adds. Ctrl-C prints the result so far.`,
 	flags.DurationVar(&f.cfg.Timeout, "timeout", f.cfg.Timeout, "timeout of one request")
 	flags.BoolVar(&f.cfg.HTTP2, "http2", false, "use HTTP/2 (clear text with prior knowledge)")
 	flags.BoolVar(&f.cfg.Whole, "no-stream", false, "ask for answers in one piece")
-	flags.BoolVar(&f.cfg.Plain, "plain", false, "send only fields of OpenAI's own API; answers may then end early")
+	flags.BoolVar(&f.cfg.OpenAIOnly, "openai-only", false, "send only fields of OpenAI's own API; answers may then end early")
 	flags.IntVar(&f.cfg.Vocabulary, "vocabulary", 0, "keep made-up token ids below `N` (0: below 17,384)")
 	flags.StringVar(&f.apiKeyFile, "api-key-file", "", "`FILE` that holds the API key")
 	f.out.flags(flags)

@@ -52,10 +52,10 @@ type Config struct {
 	HTTP2   bool          // use HTTP/2: in clear text with prior knowledge, over TLS by negotiation
 	Whole   bool          // ask for answers in one piece instead of streams; their first token counts at their end
 	Timeout time.Duration // time limit of one request
-	// Plain sends only fields of OpenAI's API. Without Plain, requests also have the fields ignore_eos and min_tokens, so
-	// that answers have exactly the workload's length, and return_token_ids, so that later turns can repeat the ids of an
-	// answer.
-	Plain bool
+	// OpenAIOnly sends only fields of OpenAI's API. Without OpenAIOnly, requests also have the fields ignore_eos and
+	// min_tokens, so that answers have exactly the workload's length, and return_token_ids, so that later turns can
+	// repeat the ids of an answer.
+	OpenAIOnly bool
 	// Vocabulary is an upper bound (exclusive) of the token ids of prompts. Larger ids, also recorded ids, are
 	// replaced. 0: no id is replaced; made-up ids are below 17,384, and all common models have these ids.
 	Vocabulary int

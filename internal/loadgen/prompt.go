@@ -117,7 +117,7 @@ func (p *prompter) body(r *workload.Request) (path string, body []byte) {
 	}
 	dst = appendString(append(dst, `,"model":`...), model)
 	dst = strconv.AppendInt(append(dst, `,"max_tokens":`...), int64(r.Output), 10)
-	if !p.cfg.Plain {
+	if !p.cfg.OpenAIOnly {
 		dst = strconv.AppendInt(append(dst, `,"ignore_eos":true,"min_tokens":`...), int64(r.Output), 10)
 		if r.OutputSegment != 0 {
 			dst = append(dst, `,"return_token_ids":true`...)

@@ -33,9 +33,9 @@ type Attempt struct {
 	// is always accepted.
 	Model string
 	Knows func(name []byte) bool
-	// Plain means that the answer is no generation (models, tokenize). The answer is complete when its framing ends
-	// without an error, and its content is not checked.
-	Plain bool
+	// Unchecked means that the content of the answer is not checked, because the answer is no generation (models,
+	// tokenize). The answer is complete when its framing ends without an error.
+	Unchecked bool
 	// Whole means that the client asked for an answer in one piece. An event stream is then a useless answer.
 	Whole bool
 	// Writer gets the answer. Fields that its header already has are kept: the worker's fields do not replace them.

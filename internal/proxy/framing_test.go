@@ -85,7 +85,7 @@ func TestBytesBehindAnAnswerEndTheConnection(t *testing.T) {
 	for range 3 {
 		rec := httptest.NewRecorder()
 		a := attempt(w.url, rec)
-		a.Plain = true
+		a.Unchecked = true
 		if res := c.Forward(context.Background(), a); res.Class != Success || rec.Body.String() != "ok" || res.Reused {
 			t.Errorf("%v, reused %v, body %q", res.Class, res.Reused, rec.Body)
 		}
@@ -109,7 +109,7 @@ func TestUnrequestedBytesAnswerNoRequest(t *testing.T) {
 	ask := func(body string) {
 		rec := httptest.NewRecorder()
 		a := attempt(w.url, rec)
-		a.Body, a.Plain = []byte(body), true
+		a.Body, a.Unchecked = []byte(body), true
 		if res := c.Forward(t.Context(), a); res.Class != Success || rec.Body.String() != body {
 			t.Errorf("%s: %v, %d %q", body, res.Class, rec.Code, rec.Body)
 		}
@@ -131,7 +131,7 @@ func TestAnswersWithoutBody(t *testing.T) {
 		for i := range 2 {
 			rec := httptest.NewRecorder()
 			a := attempt(w.url, rec)
-			a.Method, a.Plain = method, true
+			a.Method, a.Unchecked = method, true
 			if res := c.Forward(context.Background(), a); res.Status != status || rec.Code != status || rec.Body.Len() > 0 || res.Reused != (i > 0) {
 				t.Errorf("%s %q: %+v", method, answer, res)
 			}
@@ -163,7 +163,7 @@ func TestFieldsOfTheConnectionStayBehind(t *testing.T) {
 	rec := httptest.NewRecorder()
 	rec.Header().Set("X-Warmpath-Worker", "w1")
 	a := attempt(w.URL+"/base", rec)
-	a.Path, a.Plain, a.RequestID = "/v1/x?a=b%20c", true, "id-1"
+	a.Path, a.Unchecked, a.RequestID = "/v1/x?a=b%20c", true, "id-1"
 	a.Header = http.Header{"Connection": {"keep-alive, X-Drop"}, "X-Drop": {"1"}, "Te": {"trailers"}, "Upgrade": {"x"}, "Keep-Alive": {"1"},
 		"Proxy-Connection": {"x"}, "Proxy-Authorization": {"x"}, "Trailer": {"x"}, "Transfer-Encoding": {"chunked"}, "Host": {"evil"},
 		"Content-Length": {"999"}, "Expect": {"100-continue"}, "Accept-Encoding": {"gzip"}, "X-Request-Id": {"theirs"},

@@ -162,7 +162,7 @@ func TestIPv6Workers(t *testing.T) {
 	w.Start()
 	defer w.Close()
 	a := attempt("http://"+l.Addr().String()+"/", httptest.NewRecorder())
-	a.Plain = true
+	a.Unchecked = true
 	if res := newClient(t, nil).Forward(context.Background(), a); res.Class != Success || <-host != l.Addr().String() {
 		t.Errorf("%+v", res)
 	}

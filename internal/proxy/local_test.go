@@ -35,7 +35,7 @@ func TestALocalFailureSaysNothingAboutTheWorker(t *testing.T) {
 		c := newClient(t, func(cfg *Config) { cfg.Network = n })
 		forward := func() Result {
 			a := attempt(w.url, httptest.NewRecorder())
-			a.Plain = true
+			a.Unchecked = true
 			return c.Forward(context.Background(), a)
 		}
 		n.fails.Store(2)
@@ -57,7 +57,7 @@ func TestIdleConnectionsAreGivenUpForADial(t *testing.T) {
 	for i, url := range []string{idle.url, asked.url} {
 		n.fails.Store(int64(i))
 		a := attempt(url, httptest.NewRecorder())
-		a.Plain = true
+		a.Unchecked = true
 		if res := c.Forward(context.Background(), a); res.Class != Success {
 			t.Fatalf("%v: %v", res.Class, res.Err)
 		}

@@ -550,7 +550,7 @@ func TestStaleConnectionsLoseNoRequest(t *testing.T) {
 	for i := range 300 {
 		rec := httptest.NewRecorder()
 		a := attempt(w.url, rec)
-		a.Plain = true
+		a.Unchecked = true
 		if i%3 == 0 {
 			a.Body = bytes.Repeat([]byte("x"), 1<<20)
 		}

@@ -89,17 +89,17 @@ func (x *exchange) answer(k *conn, head, n int) {
 	x.frame()
 	ok := x.ans.status < 300
 	x.stream = x.ans.stream && !x.ans.encoded && ok
-	if x.stream && x.a.Whole && !x.a.Plain {
+	if x.stream && x.a.Whole && !x.a.Unchecked {
 		x.useless(fmt.Errorf("%s answered with an event stream although the request asked for an answer in one piece", x.a.Worker))
 		return
 	}
-	if ok && x.ans.encoded && !x.a.Plain {
+	if ok && x.ans.encoded && !x.a.Unchecked {
 		// The request asked for no encoding, and an encoded answer cannot be checked.
 		x.useless(fmt.Errorf("%s encoded its answer although the request allowed no encoding", x.a.Worker))
 		return
 	}
-	x.watching = ok && !x.a.Plain
-	x.gather = !x.stream && (x.ans.json || !ok || !x.a.Plain)
+	x.watching = ok && !x.a.Unchecked
+	x.gather = !x.stream && (x.ans.json || !ok || !x.a.Unchecked)
 	if x.watching {
 		f := api.JSON
 		if x.stream {
@@ -285,7 +285,7 @@ func (x *exchange) whole(rest []byte) {
 	if x.watching {
 		x.watch.End()
 	}
-	if !x.res.FirstByte && !x.a.Plain && x.holdBack(rest) {
+	if !x.res.FirstByte && !x.a.Unchecked && x.holdBack(rest) {
 		return
 	}
 	x.progress()
@@ -343,7 +343,7 @@ func (x *exchange) holdBack(body []byte) bool {
 // before any long field.
 func (x *exchange) overflows(body []byte) bool {
 	switch {
-	case !x.gather || x.res.FirstByte || x.a.Plain:
+	case !x.gather || x.res.FirstByte || x.a.Unchecked:
 		return false
 	case x.res.Status >= 300:
 		x.refused(body, x.res.Status)

@@ -71,7 +71,7 @@ func (s *Source) AppendForwarded(dst []byte, f *Forward) (body []byte, ok bool) 
 		dst = appendIDs(dst, ids)
 		return append(dst, r.Body()[end:]...), true
 	}
-	if r.Dialect != api.OpenAIChat || r.Form != api.PromptMessages || !plainTurns(r.Raw(api.FieldMessages)) {
+	if r.Dialect != api.OpenAIChat || r.Form != api.PromptMessages || !textTurns(r.Raw(api.FieldMessages)) {
 		return dst, false
 	}
 	switch {
@@ -104,9 +104,9 @@ func hasOnly(r *api.Request, more map[string]bool) bool {
 	return true
 }
 
-// plainTurns reports whether all messages are {"role","content"} with a string as content, and the last message is not
+// textTurns reports whether all messages are {"role","content"} with a string as content, and the last message is not
 // the assistant's. It returns false if a role or a key is spelled with escapes.
-func plainTurns(messages []byte) bool {
+func textTurns(messages []byte) bool {
 	last := ""
 	for _, turn := range jsonscan.Items(messages) {
 		role, text := "", false
