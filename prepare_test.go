@@ -70,6 +70,37 @@ func TestAPreparedRequestSeesWhatChangedBetweenItsDecisions(t *testing.T) {
 	}
 }
 
+// Two decisions at the same time use one lookup, so blocks that are stored between the decisions do not count. The
+// matches are looked up again at another time.
+func TestMatchesOfAPreparedRequestAreKeptForDecisionsAtTheSameTime(t *testing.T) {
+	w := newWorld(t, warmpath.Options{}, vllm())
+	p := prompt(1, 320)
+	w.store(0, p[:160], kvindex.Stored{})
+	req := request(warmpath.Request{Tokens: p})
+	prepared := w.router.Prepare(req)
+	defer prepared.Recycle()
+	match := func() int {
+		t.Helper()
+		d, err := prepared.Explain(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Recycle()
+		return d.MatchTokens
+	}
+	if n := match(); n != 160 {
+		t.Fatalf("%d tokens match, want 160", n)
+	}
+	w.store(0, p[:288], kvindex.Stored{})
+	if n := match(); n != 160 {
+		t.Errorf("after more blocks were stored: %d tokens match at the same time, want the 160 of the first decision", n)
+	}
+	req.Now++
+	if n := match(); n != 288 {
+		t.Errorf("at a later time %d tokens match, want 288", n)
+	}
+}
+
 // Decisions about a prepared request at the same time share the matches of the index, even if different policies
 // decide.
 func TestAPreparedRequestIsDecidedByAnyPolicy(t *testing.T) {
