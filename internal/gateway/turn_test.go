@@ -3,7 +3,10 @@ package gateway_test
 import (
 	"net/http"
 	"testing"
+	"time"
 
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/queue"
 	"github.com/warmpath/warmpath/policy"
@@ -102,6 +105,30 @@ func TestADrainLeavesATurnToItsRequest(t *testing.T) {
 		t.Errorf("the one that had its turn: %d %s", a.status(), a.text)
 	}
 	f.line(t, 0)
+	f.idle(t)
+}
+
+// A request that has its turn while the process drains may find no room. It must not go back into the queue, since no
+// further turn would come.
+func TestADrainSendsARequestAwayThatFindsNoRoomInItsTurn(t *testing.T) {
+	g, f, h, waiters := duringATurn(t)
+	other, err := f.Router.Route(t.Context(), &warmpath.Request{Model: "m", Policy: "random", Tokens: make([]block.Token, 16), Now: time.Now().UnixNano()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Drain()
+	h.answer <- struct{}{}
+	for i, a := range waiters {
+		if a.status() != http.StatusServiceUnavailable || a.code() != "draining" {
+			t.Errorf("waiter %d: %d %s", i, a.status(), a.text)
+		}
+	}
+	f.line(t, 0)
+	if n := len(g.seen()); n != 1 {
+		t.Errorf("the worker got %d requests, want 1", n)
+	}
+	other.Done(fleet.OutcomeServed, time.Now().UnixNano())
+	other.Recycle()
 	f.idle(t)
 }
 
