@@ -453,6 +453,40 @@ func TestAnotherRankThanTheFirstsIsNotHeldUp(t *testing.T) {
 	f.idle(t)
 }
 
+// A request that asks for no rank may go to any rank. It waits only if all ranks are busy.
+func TestARequestThatAsksForNoRankWaitsOnlyIfAllRanksAreBusy(t *testing.T) {
+	g := newGate()
+	f := serve(t, func(s *settings) {
+		s.queue, s.most, s.facts.Ranks = queue.DefaultConfig(), 1, 2
+		s.queue.Order, s.queue.MaxWait = queue.FCFS, 5*time.Second
+	}, worker(t, g.ServeHTTP))
+	zero := f.ask(t, "zero", "", "X-Data-Parallel-Rank", "0")
+	testenv.Until(t, "rank 0 is busy", func() bool { return len(g.seen()) == 1 })
+	either := f.ask(t, "either", "")
+	testenv.Until(t, "the second request is at the worker or failed", func() bool {
+		select {
+		case <-either.done:
+			return true
+		default:
+			return len(g.seen()) == 2
+		}
+	})
+	if len(g.seen()) != 2 {
+		t.Fatalf("rank 1 is free, and a request that asks for no rank waits for rank 0: %d %s", either.status(), either.text)
+	}
+	again := f.ask(t, "either again", "")
+	f.line(t, 1) // now both ranks are busy
+	for range 3 {
+		g.open <- struct{}{}
+	}
+	for _, a := range []*asking{zero, either, again} {
+		if a.status() != http.StatusOK {
+			t.Errorf("%d %s", a.status(), a.text)
+		}
+	}
+	f.idle(t)
+}
+
 // Many clients send requests to two workers that take three requests each. Some clients leave and some lose patience.
 // Every request must be answered, except if its client left. No worker may get more than three requests at a time, and
 // no load may be left behind.
