@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -182,6 +184,28 @@ func TestPromptsGoHomeAndPredictionsAreRight(t *testing.T) {
 	for _, rec := range r.Telemetry().Last(9) {
 		if rec.Difference == nil || *rec.Difference != 0 {
 			t.Errorf("request %d: matched %d, reported %v", rec.ID, rec.MatchTokens, rec.ReportedTokens)
+		}
+	}
+}
+
+// The engine reports blocks of 16 tokens, and the configuration file names another size for its model.
+func TestTheIndexOfAModelHasTheConfiguredBlockSize(t *testing.T) {
+	for name, want := range map[string]int{"mock": 32, "another-model": 16} {
+		file := filepath.Join(t.TempDir(), "warmpath.yaml")
+		if err := os.WriteFile(file, fmt.Appendf(nil, "routing: {block_sizes: {%s: 32}}", name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cfg, err := config.Load(file, func(c *config.Config) {
+			s := settings(engine(t, nil))
+			c.Listen, c.Admin.Listen, c.Health, c.Tokens, c.Workers = s.Listen, s.Admin.Listen, s.Health, s.Tokens, s.Workers
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := startWith(t, cfg, app.Options{Log: slog.New(slog.DiscardHandler)})
+		r.exact(1)
+		if stats := r.Router().IndexStats(); len(stats) != 1 || stats[0].Model != "mock" || stats[0].BlockSize != want {
+			t.Errorf("with a block size for %s: %+v, want blocks of %d tokens", name, stats, want)
 		}
 	}
 }
