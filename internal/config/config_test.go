@@ -161,7 +161,7 @@ func TestPolicyTakesItsWeights(t *testing.T) {
 	}
 }
 
-func TestBlockSizesAndKeysReachTheRouter(t *testing.T) {
+func TestBlockKeysAndBlockSizesAreReadAndChecked(t *testing.T) {
 	cfg := Default()
 	if err := fill(&cfg, "f", []byte("routing: {block_keys: fnv1a, block_sizes: {meta-llama/Llama-3.1-8B: 32}}"), nil); err != nil {
 		t.Fatal(err)
