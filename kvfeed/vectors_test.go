@@ -174,7 +174,7 @@ func TestTheEnginesStillMakeTheseVectors(t *testing.T) {
 		{"make_sglang.py", "engines/sglang/venv/bin/python", "engines/sglang/venv", "sglang-0.5.23.json.gz"},
 	} {
 		t.Run(engine.script, func(t *testing.T) {
-			python := testenv.Installed(t, engine.python, "make test-engines")
+			python := testenv.Installed(t, engine.python, "make test-engines") // `make interop` alone installs no engine
 			modules := testenv.Installed(t, engine.modules, "make test-engines interop")
 			cmd := exec.Command(python, filepath.Join("testdata", engine.script), modules)
 			cmd.Env = append(os.Environ(), "VLLM_TARGET_DEVICE=cpu")

@@ -23,12 +23,12 @@ modules=$cache/wheels/vllm-0.33.0
 if [ -x "$cache/engines/vllm/venv/bin/python" ] && [ ! -d "$modules" ]; then
   echo "interop: downloading the vLLM 0.33.0 wheel (340 MB) for its Python modules"
   wheel=$(mktemp -d)
-  if python3 -m pip download -q --disable-pip-version-check --no-deps --only-binary :all: -d "$wheel" vllm==0.33.0; then
+  if "$cache/openai/bin/pip" download -q --disable-pip-version-check --no-deps --only-binary :all: -d "$wheel" vllm==0.33.0; then
     mkdir -p "$wheel/modules" "$cache/wheels"
     (cd "$wheel/modules" && unzip -q "$wheel"/*.whl '*.py' '*.json' '*METADATA' '*entry_points.txt')
     mv "$wheel/modules" "$modules"
   else
-    echo 'interop: the wheel is not installed: the test that makes the vectors again skips'
+    echo 'interop: the wheel is not installed: `make interop` fails, since a test makes the vectors again'
   fi
   rm -rf "$wheel"
 fi

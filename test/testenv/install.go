@@ -3,22 +3,24 @@ package testenv
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
-// installed maps each command that installs software and then runs the tests that need it, to the environment variable
-// that the command sets for these tests. If the variable is set, Missing fails the test instead of skipping it. Other
-// commands, such as `make golden`, only install.
-var installed = map[string]string{"make interop": "WARMPATH_INTEROP", "make test-engines": "WARMPATH_ENGINES"}
+// installed maps each target of make that installs software and then runs the tests that need it, to the environment
+// variable that the target sets for these tests. Other targets, such as golden, only install.
+var installed = map[string]string{"interop": "WARMPATH_INTEROP", "test-engines": "WARMPATH_ENGINES"}
 
 // Missing skips the test because what (some software) is not installed. Its message names the command that installs
-// what. If this command itself runs the test, the installation is broken, and Missing fails the test. Every test that
-// needs an installation must skip by Missing, because `make test` collects the messages of Missing and prints them
-// last.
+// what. The command may have several targets, as `make test-engines interop`. If one of these targets itself runs the
+// test, the installation is broken, and Missing fails the test. Every test that needs an installation must skip by
+// Missing, because `make test` collects the messages of Missing and prints them last.
 func Missing(t testing.TB, what, command string) {
 	t.Helper()
-	if v := installed[command]; v != "" && os.Getenv(v) != "" {
-		t.Fatalf("%s is set, so `%s` should have installed %s: it is missing", v, command, what)
+	for _, target := range strings.Fields(command) {
+		if v := installed[target]; v != "" && os.Getenv(v) != "" {
+			t.Fatalf("%s is set, so `%s` should have installed %s: it is missing", v, command, what)
+		}
 	}
 	t.Skipf("skipped: needs %s: %s", what, command)
 }

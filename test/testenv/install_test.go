@@ -26,16 +26,33 @@ func (s *skipping) Fatalf(format string, args ...any) {
 }
 
 func TestABrokenInstallationFailsTheTestsThatTheInstallerRuns(t *testing.T) {
-	for command, variable := range installed {
-		t.Setenv(variable, "")
-		s := &skipping{TB: t}
-		if Missing(s, "a thing", command); s.text == "" || s.failure != "" {
-			t.Errorf("%s, without %s: skipped %q, failed %q", command, variable, s.text, s.failure)
-		}
-		t.Setenv(variable, "1")
-		s = &skipping{TB: t}
-		if Missing(s, "a thing", command); !strings.Contains(s.failure, "a thing") || !strings.Contains(s.failure, command) {
-			t.Errorf("%s, with %s: skipped %q, failed %q", command, variable, s.text, s.failure)
+	for _, c := range []struct {
+		command   string
+		variables []string // each makes Missing fail the test
+	}{
+		{"make interop", []string{"WARMPATH_INTEROP"}},
+		{"make test-engines", []string{"WARMPATH_ENGINES"}},
+		{"make test-engines interop", []string{"WARMPATH_ENGINES", "WARMPATH_INTEROP"}},
+		{"make test-engines golden", []string{"WARMPATH_ENGINES"}},
+		{"make golden", nil},
+		{"apt-get install make", nil},
+	} {
+		for _, set := range []string{"", "WARMPATH_ENGINES", "WARMPATH_INTEROP"} {
+			for _, variable := range installed {
+				t.Setenv(variable, "")
+			}
+			if set != "" {
+				t.Setenv(set, "1")
+			}
+			s := &skipping{TB: t}
+			Missing(s, "a thing", c.command)
+			message, broken := s.text, slices.Contains(c.variables, set)
+			if broken {
+				message = s.failure
+			}
+			if (s.failure != "") != broken || !strings.Contains(message, "a thing") || !strings.Contains(message, c.command) {
+				t.Errorf("%s, with %q set: skipped %q, failed %q", c.command, set, s.text, s.failure)
+			}
 		}
 	}
 }
