@@ -3,6 +3,7 @@ package fleet
 import (
 	"cmp"
 	"fmt"
+	"hash/fnv"
 	"slices"
 	"strings"
 	"sync"
@@ -506,10 +507,9 @@ func (p *Pool) finish(s *Snapshot) {
 // hashPlace returns FNV-1a of the URL and the rank, with a finaliser: without it, URLs that differ in one digit would
 // have similar hashes.
 func hashPlace(url string, rank int) uint64 {
-	h := uint64(0xcbf29ce484222325)
-	for _, c := range []byte(fmt.Sprintf("%s %d", url, rank)) {
-		h = (h ^ uint64(c)) * 0x100000001b3
-	}
+	sum := fnv.New64a()
+	_, _ = fmt.Fprintf(sum, "%s %d", url, rank)
+	h := sum.Sum64()
 	h ^= h >> 33
 	h *= 0xff51afd7ed558ccd
 	return h ^ h>>33
