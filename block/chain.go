@@ -15,7 +15,7 @@ const termFactor = 0x9fb21c651e98df25
 func (h *Hasher) place(start int) uint64 { return (uint64(start/h.size) + 1) * Golden }
 
 // term returns the number that is added to the parent's key to make a block's key.
-func term(local, place uint64) Key { return Key(mix(local^place, termFactor)) }
+func term(local, place uint64) Key { return Key(Fold128(local^place, termFactor)) }
 
 // Locals appends the local hash of each full block to dst and returns dst. A local hash is XXH3-64 of the block's
 // tokens as little-endian 32-bit numbers. [Hasher.Chain] makes keys from local hashes. Tokens at the end that fill no
@@ -64,37 +64,37 @@ func chain(keys []Key, locals []uint64, parent Key, at uint64) {
 	i := 0
 	for ; i+16 <= len(locals); i += 16 {
 		l, k := (*[16]uint64)(locals[i:]), (*[16]Key)(keys[i:])
-		parent += Key(mix(l[0]^at, factor))
+		parent += Key(Fold128(l[0]^at, factor))
 		k[0], at = parent, at+step
-		parent += Key(mix(l[1]^at, factor))
+		parent += Key(Fold128(l[1]^at, factor))
 		k[1], at = parent, at+step
-		parent += Key(mix(l[2]^at, factor))
+		parent += Key(Fold128(l[2]^at, factor))
 		k[2], at = parent, at+step
-		parent += Key(mix(l[3]^at, factor))
+		parent += Key(Fold128(l[3]^at, factor))
 		k[3], at = parent, at+step
-		parent += Key(mix(l[4]^at, factor))
+		parent += Key(Fold128(l[4]^at, factor))
 		k[4], at = parent, at+step
-		parent += Key(mix(l[5]^at, factor))
+		parent += Key(Fold128(l[5]^at, factor))
 		k[5], at = parent, at+step
-		parent += Key(mix(l[6]^at, factor))
+		parent += Key(Fold128(l[6]^at, factor))
 		k[6], at = parent, at+step
-		parent += Key(mix(l[7]^at, factor))
+		parent += Key(Fold128(l[7]^at, factor))
 		k[7], at = parent, at+step
-		parent += Key(mix(l[8]^at, factor))
+		parent += Key(Fold128(l[8]^at, factor))
 		k[8], at = parent, at+step
-		parent += Key(mix(l[9]^at, factor))
+		parent += Key(Fold128(l[9]^at, factor))
 		k[9], at = parent, at+step
-		parent += Key(mix(l[10]^at, factor))
+		parent += Key(Fold128(l[10]^at, factor))
 		k[10], at = parent, at+step
-		parent += Key(mix(l[11]^at, factor))
+		parent += Key(Fold128(l[11]^at, factor))
 		k[11], at = parent, at+step
-		parent += Key(mix(l[12]^at, factor))
+		parent += Key(Fold128(l[12]^at, factor))
 		k[12], at = parent, at+step
-		parent += Key(mix(l[13]^at, factor))
+		parent += Key(Fold128(l[13]^at, factor))
 		k[13], at = parent, at+step
-		parent += Key(mix(l[14]^at, factor))
+		parent += Key(Fold128(l[14]^at, factor))
 		k[14], at = parent, at+step
-		parent += Key(mix(l[15]^at, factor))
+		parent += Key(Fold128(l[15]^at, factor))
 		k[15], at = parent, at+step
 	}
 	for ; i < len(locals); i++ {

@@ -34,30 +34,30 @@ const (
 )
 
 func block16(t *[16]Token) uint64 {
-	sum := mix(word(t[0], t[1])^secret0, word(t[2], t[3])^secret8)
-	sum += mix(word(t[12], t[13])^secret16, word(t[14], t[15])^secret24)
-	sum += mix(word(t[4], t[5])^secret32, word(t[6], t[7])^secret40)
-	sum += mix(word(t[8], t[9])^secret48, word(t[10], t[11])^secret56)
+	sum := Fold128(word(t[0], t[1])^secret0, word(t[2], t[3])^secret8)
+	sum += Fold128(word(t[12], t[13])^secret16, word(t[14], t[15])^secret24)
+	sum += Fold128(word(t[4], t[5])^secret32, word(t[6], t[7])^secret40)
+	sum += Fold128(word(t[8], t[9])^secret48, word(t[10], t[11])^secret56)
 	return avalanche(sum + length64)
 }
 
 func block32(t *[32]Token) uint64 {
-	sum := mix(word(t[0], t[1])^secret0, word(t[2], t[3])^secret8)
-	sum += mix(word(t[28], t[29])^secret16, word(t[30], t[31])^secret24)
-	sum += mix(word(t[4], t[5])^secret32, word(t[6], t[7])^secret40)
-	sum += mix(word(t[24], t[25])^secret48, word(t[26], t[27])^secret56)
-	sum += mix(word(t[8], t[9])^secret64, word(t[10], t[11])^secret72)
-	sum += mix(word(t[20], t[21])^secret80, word(t[22], t[23])^secret88)
-	sum += mix(word(t[12], t[13])^secret96, word(t[14], t[15])^secret104)
-	sum += mix(word(t[16], t[17])^secret112, word(t[18], t[19])^secret120)
+	sum := Fold128(word(t[0], t[1])^secret0, word(t[2], t[3])^secret8)
+	sum += Fold128(word(t[28], t[29])^secret16, word(t[30], t[31])^secret24)
+	sum += Fold128(word(t[4], t[5])^secret32, word(t[6], t[7])^secret40)
+	sum += Fold128(word(t[24], t[25])^secret48, word(t[26], t[27])^secret56)
+	sum += Fold128(word(t[8], t[9])^secret64, word(t[10], t[11])^secret72)
+	sum += Fold128(word(t[20], t[21])^secret80, word(t[22], t[23])^secret88)
+	sum += Fold128(word(t[12], t[13])^secret96, word(t[14], t[15])^secret104)
+	sum += Fold128(word(t[16], t[17])^secret112, word(t[18], t[19])^secret120)
 	return avalanche(sum + length128)
 }
 
 // word returns two tokens as one little-endian 64-bit word.
 func word(lo, hi Token) uint64 { return uint64(lo) | uint64(hi)<<32 }
 
-// mix is XXH3's function mul128_fold64.
-func mix(a, b uint64) uint64 {
+// Fold128 returns the exclusive or of the two halves of a*b, a product of 128 bits. XXH3 calls it mul128_fold64.
+func Fold128(a, b uint64) uint64 {
 	hi, lo := bits.Mul64(a, b)
 	return hi ^ lo
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvindex/internal/memory"
 )
@@ -258,7 +259,7 @@ func (s *sets) of(members []uint64) setID {
 func (s *sets) hashOf(members []uint64) uint64 {
 	hash := uint64(len(members))
 	for _, m := range members {
-		hash = (hash ^ m) * 0x9e3779b97f4a7c15
+		hash = (hash ^ m) * block.Golden
 		hash ^= hash >> 32
 	}
 	return s.byHash.Hash(hash)

@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"slices"
 
+	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 )
 
@@ -87,10 +88,9 @@ func (s *Store) first(key []byte) uint64 {
 	case 8:
 		return binary.LittleEndian.Uint64(key)
 	}
-	h := uint64(0x9e3779b97f4a7c15)
+	h := uint64(block.Golden)
 	for i := 0; i < s.page; i += 8 {
-		hi, lo := bits.Mul64(h^binary.LittleEndian.Uint64(key[i:]), 0xbf58476d1ce4e5b9)
-		h = hi ^ lo ^ uint64(i)
+		h = block.Fold128(h^binary.LittleEndian.Uint64(key[i:]), 0xbf58476d1ce4e5b9) ^ uint64(i)
 	}
 	return h
 }

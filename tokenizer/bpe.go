@@ -70,7 +70,7 @@ type joinFilter struct{ bits []uint64 }
 const joinBits = 1 << 21
 
 func (f *joinFilter) at(a, b rune) (word int, bit uint64) {
-	h := (uint64(a)<<21 | uint64(b)) * hashSeed >> 43
+	h := (uint64(a)<<21 | uint64(b)) * block.Golden >> 43
 	return int(h >> 6), 1 << (h & 63)
 }
 

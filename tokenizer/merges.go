@@ -45,7 +45,7 @@ func (m *merges) add(left, right block.Token, rank uint32, merged block.Token) {
 	}
 }
 
-func (m *merges) home(pair uint64) int { return int(pair * hashSeed >> m.shift) }
+func (m *merges) home(pair uint64) int { return int(pair * block.Golden >> m.shift) }
 
 // find returns rank<<32 | id of the joined token for two neighbours, or noMerge if no merge joins the two.
 func (m *merges) find(left, right block.Token) uint64 {

@@ -218,7 +218,7 @@ func (t *pieceTrie) place(e trieEdge) {
 }
 
 func (t *pieceTrie) home(from uint64) int {
-	return int(from*hashSeed>>32) & (len(t.edges) - 1)
+	return int(from*block.Golden>>32) & (len(t.edges) - 1)
 }
 
 // child returns the node to which the edge with byte b leads, or -1 if there is no such edge.

@@ -100,15 +100,7 @@ func (v *vocabulary) lookup(id block.Token) (string, bool) {
 	return string(v.text(id)), true
 }
 
-const (
-	hashSeed  = 0x9e3779b97f4a7c15
-	hashPrime = 0xd6e8feb86659fd93
-)
-
-func mix(a, b uint64) uint64 {
-	hi, lo := bits.Mul64(a, b)
-	return hi ^ lo
-}
+const hashPrime = 0xd6e8feb86659fd93
 
 // hashText returns a hash of a short text, similar to wyhash. The hash has no secret key. Collisions on purpose are no
 // risk, because vocabularies store only texts of a model's files, and never texts of requests.
@@ -116,9 +108,9 @@ func hashText(s string) uint64 {
 	h := uint64(len(s)) * hashPrime
 	i := 0
 	for ; len(s)-i >= 8; i += 8 {
-		h = mix(h^load64(s, i), hashSeed)
+		h = block.Fold128(h^load64(s, i), block.Golden)
 	}
-	return mix(h^loadTail(s, i), hashPrime)
+	return block.Fold128(h^loadTail(s, i), hashPrime)
 }
 
 func load64(s string, i int) uint64 {

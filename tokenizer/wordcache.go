@@ -58,11 +58,11 @@ func keyOf(word string) wordKey {
 			k.text[2] = loadTail(word, 16)
 		}
 	}
-	k.hash = mix(k.text[0]^hashSeed, k.text[1]^hashPrime)
+	k.hash = block.Fold128(k.text[0]^block.Golden, k.text[1]^hashPrime)
 	if len(word) >= 16 {
-		k.hash = mix(k.hash^k.text[2], hashPrime)
+		k.hash = block.Fold128(k.hash^k.text[2], hashPrime)
 	}
-	k.hash ^= uint64(len(word)) * hashSeed
+	k.hash ^= uint64(len(word)) * block.Golden
 	return k
 }
 

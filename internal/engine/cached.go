@@ -1,6 +1,10 @@
 package engine
 
-import "math/bits"
+import (
+	"math/bits"
+
+	"github.com/warmpath/warmpath/block"
+)
 
 // cached maps each cached hash to the oldest block that has this hash. It is an open-addressing table with linear
 // probing. With a Go map instead, a simulation takes 5 % longer.
@@ -18,7 +22,7 @@ type place struct {
 // home returns the index at which the search for h begins. It multiplies h to spread small numbers, because tests use
 // small numbers as hashes.
 func (c *cached) home(h Hash) int {
-	return int(uint64(h) * 0x9e3779b97f4a7c15 >> (64 - bits.TrailingZeros(uint(len(c.places)))))
+	return int(uint64(h) * block.Golden >> (64 - bits.TrailingZeros(uint(len(c.places)))))
 }
 
 // at returns the place of h, or the free place for it.

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
@@ -102,7 +103,7 @@ func (m *climb) ask(ctx context.Context, input, output int) (*exchange, error) {
 }
 
 func (m *climb) send(ctx context.Context, number uint64, input, output int) (*exchange, error) {
-	id := m.ladder.Nonce ^ number*0x9e3779b97f4a7c15
+	id := m.ladder.Nonce ^ number*block.Golden
 	path, body := m.prompts.body(&workload.Request{
 		Session: -1, After: -1, Input: input, Output: output, Segments: []workload.Segment{{ID: id, Tokens: input}},
 	})

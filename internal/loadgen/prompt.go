@@ -79,7 +79,7 @@ func variant(r *workload.Request, target int) *workload.Request {
 	if target == 0 || r.Text != nil {
 		return r
 	}
-	salt := uint64(target) * 0x9e3779b97f4a7c15
+	salt := uint64(target) * block.Golden
 	v := *r
 	v.Segments = slices.Clone(r.Segments)
 	if v.Segments == nil {
