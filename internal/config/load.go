@@ -79,7 +79,7 @@ func (r *reader) problem(p *problem) {
 	if at == nil && p.other != "" {
 		at = r.place(p.other)
 	}
-	r.mistakes = append(r.mistakes, mistake{at, p})
+	r.mistakes = append(r.mistakes, mistake{at, p.Error()})
 }
 
 // follows reports whether p may be a consequence of a value that could not be read. It is one if the value belongs to

@@ -37,8 +37,8 @@ type reader struct {
 
 // mistake is a problem of the file; at is nil if the file does not contain the setting.
 type mistake struct {
-	at  *token.Position
-	err error
+	at      *token.Position
+	problem string
 }
 
 // newReader parses data, which may contain settings of type t. The returned root is nil if the file has no content.
@@ -82,9 +82,8 @@ func (r *reader) mistake(at *token.Position, problem string) {
 		r.broken[entry] = r.broken[entry]
 	}
 	// An anchor is read again for each of its aliases, so its mistakes are found several times.
-	again := func(m mistake) bool { return m.at == at && m.err.Error() == problem }
-	if !slices.ContainsFunc(r.mistakes, again) {
-		r.mistakes = append(r.mistakes, mistake{at, errors.New(problem)})
+	if m := (mistake{at, problem}); !slices.Contains(r.mistakes, m) {
+		r.mistakes = append(r.mistakes, m)
 	}
 	r.ended = r.ended || len(r.mistakes) > maxMistakes
 }
@@ -113,11 +112,11 @@ func (r *reader) err() error {
 		if i == maxMistakes {
 			break
 		}
-		err := m.err
-		if m.at != nil {
-			err = fmt.Errorf("%s:%d:%d: %w", r.file, m.at.Line, m.at.Column, err)
+		if m.at == nil {
+			out = append(out, errors.New(m.problem))
+			continue
 		}
-		out = append(out, err)
+		out = append(out, fmt.Errorf("%s:%d:%d: %s", r.file, m.at.Line, m.at.Column, m.problem))
 	}
 	if next := r.next(len(out)); next != nil {
 		out = append(out, next)
