@@ -44,7 +44,7 @@ func syntax(path string, data []byte) (ast.Node, error) {
 
 // parsed calls the parser. The parser of goccy/go-yaml 1.19.2 panics on "%TAG !! x\n---\na: !!b\n". A reload calls the
 // parser in a router that serves requests, so a panic becomes an error. The error does not contain the panic's value,
-// which may be content of the file.
+// which may be content of the file. See docs/design/0025-config-panics.md.
 func parsed(path string, data []byte) (file *ast.File, err error) {
 	defer func() {
 		if recover() != nil {
