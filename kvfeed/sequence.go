@@ -58,7 +58,8 @@ type sequence struct {
 // needs as many messages for the proof as a busy engine.
 const maxStrikes = 4
 
-// sequenceCounters are the counters of StreamStats. They may be read at any time.
+// sequenceCounters are the counters of StreamStats. They may be read at any time. A message, a restart and a
+// connection count after the handler was called for it. So a reader that sees a new count also sees its effect.
 type sequenceCounters struct {
 	connected                                     atomic.Bool
 	since, next                                   atomic.Int64
@@ -113,9 +114,9 @@ func (s *sequence) connect() {
 	s.began, s.probe = s.next, 0
 	s.verified = s.next == 0 // without earlier messages there is nothing to compare with
 	s.wanted = s.canReplay()
-	s.setConnected(true)
+	s.connected = true
 	s.settle()
-	s.h.State(true, nil)
+	s.changed(true, nil)
 	s.wake()
 }
 
@@ -126,12 +127,12 @@ func (s *sequence) disconnect(err error) {
 	s.stopReplay()
 	s.pending.forget()
 	s.overflow = false
-	s.setConnected(false)
+	s.connected = false
 	if !s.canReplay() && s.next > 0 {
 		s.whole = false
 		s.h.Lost(s.next, s.next)
 	}
-	s.h.State(false, err)
+	s.changed(false, err)
 }
 
 // unreachable reports that no connection could be made.
@@ -141,9 +142,10 @@ func (s *sequence) unreachable(err error) {
 	s.h.State(false, err)
 }
 
-func (s *sequence) setConnected(c bool) {
-	s.connected = c
-	s.stats.connected.Store(c)
+// changed reports to the handler that the connection was made or lost, and then changes the statistics.
+func (s *sequence) changed(connected bool, err error) {
+	s.h.State(connected, err)
+	s.stats.connected.Store(connected)
 	s.stats.since.Store(time.Now().UnixNano())
 }
 
@@ -278,8 +280,6 @@ func (s *sequence) hold(seq uint64, payload []byte) {
 // deliver hands over the next message. live means that it came from the live stream, not from a replay.
 func (s *sequence) deliver(seq uint64, payload []byte, live bool) {
 	s.next = seq + 1
-	s.stats.next.Store(int64(s.next))
-	s.stats.messages.Add(1)
 	s.seen.put(seq, payload, live)
 	if !live && !s.agreed {
 		s.unproven = true
@@ -288,6 +288,8 @@ func (s *sequence) deliver(seq uint64, payload []byte, live bool) {
 		s.whole, s.gaveUp = true, false
 	}
 	s.h.Message(seq, payload)
+	s.stats.next.Store(int64(s.next))
+	s.stats.messages.Add(1)
 }
 
 // drain hands over kept messages as long as the expected message is among them.
@@ -317,9 +319,7 @@ func (s *sequence) lose(end uint64) {
 
 // restart follows an engine whose stream began again. Kept messages stay, because they came on this connection.
 func (s *sequence) restart(why string) {
-	s.stats.restarts.Add(1)
 	s.next = 0
-	s.stats.next.Store(0)
 	s.seen.forget()
 	s.verified, s.whole, s.announced, s.gaveUp = true, true, false, false
 	s.unnumbered, s.agreed, s.unproven = false, false, false
@@ -327,6 +327,8 @@ func (s *sequence) restart(why string) {
 	s.wanted = s.canReplay()
 	s.progress++
 	s.h.Restarted(why)
+	s.stats.next.Store(0)
+	s.stats.restarts.Add(1)
 	s.stopReplay()
 	s.wake()
 }

@@ -67,9 +67,9 @@ func (feed *Feed) Stats() []Stats {
 }
 
 func (s *stream) snapshot() Stats {
-	wire := s.wire() // wire takes the subscriber's own lock, so it is called before s.mu is taken
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	wire := s.wire()
 	out := Stats{
 		Holder: s.holder, Worker: s.url, Rank: s.rank, Trust: s.trust, Why: s.why,
 		Endpoint: s.source.Endpoint, Replay: s.source.Replay, Hash: s.hash, StreamStats: wire,
@@ -78,11 +78,6 @@ func (s *stream) snapshot() Stats {
 		Forgotten: s.forgotten, LastError: s.lastError,
 		Stored: s.stored, Removed: s.removed, Cleared: s.cleared,
 	}
-	// The subscriber may have received messages after s.wire returned. The values below are those of s, like the counters
-	// of events above.
-	out.Connected, out.Since = s.connected, s.since
-	out.Sequence, out.HasSequence = s.sequence, s.hasSequence
-	out.Messages, out.Restarts = s.messages, s.restarts
 	if !s.lastEvent.IsZero() {
 		at := s.lastEvent.UTC()
 		out.LastEvent = &at

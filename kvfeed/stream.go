@@ -108,8 +108,6 @@ type state struct {
 	lastEvent     time.Time
 	processedThen uint64 // number of requests that were dispatched to the holder before its last event, or before the stream began
 	silent        string // the reason if the holder counts as silent; "": the holder is not silent
-	sequence      uint64
-	hasSequence   bool
 
 	trust  fleet.Trust
 	why    string
@@ -118,9 +116,9 @@ type state struct {
 	warns  map[string]time.Time // when a kind of warning was last written
 }
 
-// counters has numbers that only grow.
+// counters has numbers that only grow. The messages are counted by the sequence that calls the stream.
 type counters struct {
-	messages, events              uint64
+	events                        uint64
 	stored, removed, cleared      uint64
 	skipped, undecodable, foreign uint64
 	misdirectedMessages           uint64 // messages with events or load of another rank
@@ -128,7 +126,6 @@ type counters struct {
 	skippedTags                   map[string]uint64
 	lastError                     string
 	forgotten                     uint64 // times that all blocks of the holder were forgotten
-	restarts                      uint64
 }
 
 // warnEvery is the time between two warnings of one kind for one holder while the cause lasts.
@@ -202,8 +199,6 @@ func (s *stream) Message(seq uint64, payload []byte) {
 	defer s.rest()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.messages++
-	s.sequence, s.hasSequence = seq, true
 	s.everUp = true
 	if foreign(payload) {
 		s.foreign++
@@ -400,7 +395,6 @@ func (s *stream) Restarted(why string) {
 	defer s.rest()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.restarts++
 	s.log.Info("the engine's event stream began again", "why", why)
 	s.forget("the engine restarted, its history is being read")
 	s.fleet.Returned(s.holder)

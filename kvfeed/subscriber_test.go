@@ -512,6 +512,49 @@ func TestAFewMessagesShowThatAReplayIsAnotherEnginesHoweverSlow(t *testing.T) {
 	}
 }
 
+// during is a Handler that calls look in each call of State, Message and Restarted.
+type during struct {
+	*diary
+	look func()
+}
+
+func (d during) State(connected bool, err error)    { d.look(); d.diary.State(connected, err) }
+func (d during) Message(seq uint64, payload []byte) { d.look(); d.diary.Message(seq, payload) }
+func (d during) Restarted(why string)               { d.look(); d.diary.Restarted(why) }
+
+// A reader of the statistics may wait for a message to be counted, and then expects that its events were applied.
+func TestTheStatisticsChangeAfterTheHandlerReturned(t *testing.T) {
+	var s *sequence
+	var before StreamStats
+	calls := 0
+	s = newSequence(quickStream.withDefaults(), "", during{newDiary(t), func() {
+		if got := s.snapshot(); got != before {
+			t.Errorf("call %d: the statistics are %+v during the call, want %+v", calls, got, before)
+		}
+		calls++
+	}})
+	s.connect()
+	if before = s.snapshot(); !before.Connected || before.Since.IsZero() {
+		t.Errorf("after a connection: %+v", before)
+	}
+	s.receive(liveMessage("t", 0, payload("a", 0)))
+	if before = s.snapshot(); before.Messages != 1 || !before.HasSequence || before.Sequence != 0 {
+		t.Errorf("after message 0: %+v", before)
+	}
+	s.receive(liveMessage("t", 1, payload("a", 1)))
+	if before = s.snapshot(); before.Messages != 2 || before.Sequence != 1 {
+		t.Errorf("after message 1: %+v", before)
+	}
+	s.restart("test")
+	if before = s.snapshot(); before.Messages != 2 || before.HasSequence || before.Restarts != 1 {
+		t.Errorf("after a restart: %+v", before)
+	}
+	s.disconnect(errors.New("test"))
+	if s.snapshot().Connected || calls != 5 {
+		t.Errorf("after %d calls: %+v", calls, s.snapshot())
+	}
+}
+
 // The other engine's replay ends exactly where the live stream begins: no message shows a contradiction, and none shows
 // that both belong together.
 func TestAReplayWithoutALiveMessageProvesNothing(t *testing.T) {

@@ -98,7 +98,7 @@ func TestEnginesOwnCachesHitTheMatches(t *testing.T) {
 // play compares each prompt's match with the engine's hit, and then applies the engine's message.
 func play(t *testing.T, r *rig, s *stream, steps []vectorStep) {
 	t.Helper()
-	hits, low := 0, 0
+	hits, low, seq := 0, 0, uint64(0)
 	for n := range steps {
 		step := &steps[n]
 		r.feed.Scoped(s.worker, s.rank, step.Salt, step.Extra)
@@ -116,7 +116,8 @@ func play(t *testing.T, r *rig, s *stream, steps []vectorStep) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s.Message(s.messages, payload)
+			s.Message(seq, payload)
+			seq++
 		}
 	}
 	if low > 0 {
