@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -305,4 +306,14 @@ func readDocs(t *testing.T, typ reflect.Type) map[string]string {
 		})
 	}
 	return docs
+}
+
+// formatBytes writes n with the largest binary unit that divides n.
+func formatBytes(n int64) string {
+	for _, u := range units[:4] {
+		if n != 0 && n%u.bytes == 0 {
+			return strconv.FormatInt(n/u.bytes, 10) + u.suffix
+		}
+	}
+	return strconv.FormatInt(n, 10)
 }

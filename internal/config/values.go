@@ -119,13 +119,3 @@ func parseBytes(text string) (int64, error) {
 	}
 	return int64(f * float64(factor)), nil
 }
-
-// formatBytes writes n with the largest binary unit that divides n.
-func formatBytes(n int64) string {
-	for _, u := range units[:4] {
-		if n != 0 && n%u.bytes == 0 {
-			return strconv.FormatInt(n/u.bytes, 10) + u.suffix
-		}
-	}
-	return strconv.FormatInt(n, 10)
-}
