@@ -65,16 +65,8 @@ type Reporter struct {
 // ReportCounts counts the questions to one worker since it joined the fleet.
 type ReportCounts struct {
 	Answered, Failed atomic.Uint64
-	err              atomic.Pointer[string] // error of the last question, except questions to a suspect; nil: the question was answered
+	failing          atomic.Bool // the last question had no answer, except questions to a suspect
 	took             answerTimes
-}
-
-// LastError returns the error of the last question; "" if the question was answered.
-func (c *ReportCounts) LastError() string {
-	if e := c.err.Load(); e != nil {
-		return *e
-	}
-	return ""
 }
 
 // NewReporter returns a reporter for the workers of f. It starts nothing. targets returns the target of the worker at a
@@ -269,7 +261,7 @@ func (r *Reporter) ask(ctx context.Context, url string, id fleet.WorkerID) error
 
 func (c *ReportCounts) answer(log *slog.Logger, url string) {
 	c.Answered.Add(1)
-	if c.err.Swap(nil) != nil {
+	if c.failing.Swap(false) {
 		log.Info("worker reports its load again", "worker", url)
 	}
 }
@@ -288,8 +280,7 @@ func (c *ReportCounts) fail(err error, log *slog.Logger, url string, suspect boo
 	if suspect {
 		return
 	}
-	text := err.Error()
-	if old := c.err.Swap(&text); old == nil {
+	if !c.failing.Swap(true) {
 		log.Warn("worker does not report its load: the router uses only its own counts", "worker", url, "error", err)
 	}
 }
