@@ -83,12 +83,6 @@ func (t *demoTotals) busiest() int {
 	return most
 }
 
-// HitRate is the share of prompt tokens that the engines reported as cached.
-func (r *demoResult) HitRate() float64 {
-	t := r.totals()
-	return t.hitRate()
-}
-
 // Over is the number of requests with more predicted than cached tokens.
 func (r *demoResult) Over() int {
 	r.mu.Lock()

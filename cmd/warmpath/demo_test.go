@@ -48,7 +48,7 @@ func TestTheDemoPlaysTheDefaultPolicyAndPrintsTheComparison(t *testing.T) {
 	if want := "What " + standard + " was worth in this run"; !strings.Contains(out.String(), want) {
 		t.Errorf("the output lacks %q", want)
 	}
-	if results[2].HitRate() <= results[0].HitRate() {
+	if ours, theirs := results[2].totals(), results[0].totals(); ours.hitRate() <= theirs.hitRate() {
 		t.Errorf("%s does not find more than round_robin", standard)
 	}
 	for _, r := range results[1:] {
