@@ -129,9 +129,6 @@ func NewEngineHasher(c EngineChain) (*EngineHasher, error) {
 
 func (c EngineChain) pickled() bool { return c.Algorithm == VLLMSHA256 || c.Algorithm == VLLMXXH128 }
 
-// Chain returns the settings of the hasher.
-func (h *EngineHasher) Chain() EngineChain { return h.chain }
-
 // Root returns the parent of a chain's first block. The root of SGLang depends on the salt, and the root of llm-d on
 // the model's name. The root of vLLM depends on neither: its salt is an extra key of the first block.
 func (h *EngineHasher) Root(model, salt string) Digest {
