@@ -232,9 +232,6 @@ func (a *App) AdminAddr() net.Addr { return a.adminAddress }
 // Router returns the router, so that a caller can look at its index.
 func (a *App) Router() *warmpath.Router { return a.router }
 
-// Telemetry returns the metrics and the recent decisions.
-func (a *App) Telemetry() *telemetry.Telemetry { return a.telemetry }
-
 // endMargin is how long the process may take to end after the drain. For each request that the drain cuts off, an error
 // event is sent (1 s), and the admin listener ends (2 s). The remaining 2 s are for a busy machine.
 const endMargin = 5 * time.Second
