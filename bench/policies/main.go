@@ -132,7 +132,7 @@ func fail(err error) {
 // bySeed returns, for each seed, the runs of all policies.
 func bySeed(x *sim.Experiment, seeds int) (all [][]sim.Config, err error) {
 	for seed := 1; seed <= max(seeds, 1); seed++ {
-		w, err := workload.LoadWith(x.Workload, workload.Options{Seed: uint64(seed)})
+		w, err := workload.Load(x.Workload, workload.Options{Seed: uint64(seed)})
 		if err != nil {
 			return nil, err
 		}

@@ -182,7 +182,7 @@ func prepare(x *sim.Experiment) (*workload.Workload, []sim.Config, error) {
 	if x.Workload == "" {
 		return nil, nil, usageError{errors.New("there is no workload: give --workload FORMAT:FILE or gen:NAME (see `warmpath workload --help`)")}
 	}
-	w, err := workload.LoadWith(x.Workload, workload.Options{Limit: x.Limit})
+	w, err := workload.Load(x.Workload, workload.Options{Limit: x.Limit})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -57,7 +57,7 @@ func (f *workloadFlags) load(specs []string, raw bool) (*workload.Workload, erro
 	}
 	var all []*workload.Workload
 	for _, spec := range specs {
-		w, err := workload.LoadWith(spec, o)
+		w, err := workload.Load(spec, o)
 		if err != nil {
 			return nil, err
 		}

@@ -7,6 +7,8 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -102,7 +104,7 @@ func work(d time.Duration) { time.Sleep(d) }
 
 func load(t testing.TB, spec string) *workload.Workload {
 	t.Helper()
-	w, err := workload.Load(spec)
+	w, err := workload.Load(spec, workload.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,13 +262,14 @@ func TestStagesDrainAndSubAgentsAreAwaited(t *testing.T) {
 		if most.Load() > 6 || r.Requests.Answered != 18 || len(r.Stages) != 3 {
 			t.Errorf("%d open at once, want the 6 of one step; %d answered in %d stages", most.Load(), r.Requests.Answered, len(r.Stages))
 		}
-		w, err := workload.Read(strings.NewReader(`{"id":"a","input":16,"output":1,"at":0}
+		path := filepath.Join(t.TempDir(), "workload.jsonl")
+		if err := os.WriteFile(path, []byte(`{"id":"a","input":16,"output":1,"at":0}
 {"id":"b","input":16,"output":1,"after":"a"}
 {"id":"c","input":16,"output":1,"after":"a"}
-{"id":"d","input":16,"output":1,"after":"b","join":["c"],"think":0.01}`), "warmpath", workload.Options{})
-		if err != nil {
+{"id":"d","input":16,"output":1,"after":"b","join":["c"],"think":0.01}`), 0o600); err != nil {
 			t.Fatal(err)
 		}
+		w := load(t, "warmpath:"+path)
 		most.Store(0)
 		r = run(t, w, cfg).Runs[0]
 		if r.Requests.Answered != 4 || most.Load() != 2 || r.Seconds < 0.1 {

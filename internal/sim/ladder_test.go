@@ -53,7 +53,7 @@ func TestLLMDsTableIsReproduced(t *testing.T) {
 	}
 	x := sim.DefaultExperiment()
 	x.Workload, x.Profile, x.InFlight, x.Metrics = "gen:llmd-ladder,stages=15x50/10x20/20x38/35x21/40x38", "qwen3-32b-2025", 800, 50*time.Millisecond
-	w, err := workload.Load(x.Workload)
+	w, err := workload.Load(x.Workload, workload.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

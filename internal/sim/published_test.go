@@ -33,7 +33,7 @@ func sweep(t *testing.T, change func(*sim.Experiment)) map[string]*report.Run {
 // playAll plays all runs of an experiment.
 func playAll(t *testing.T, x sim.Experiment) []*report.Run {
 	t.Helper()
-	w, err := workload.Load(x.Workload)
+	w, err := workload.Load(x.Workload, workload.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 // trace, or 64 tokens. The goal with 512 tokens is half a second of CPU time. cpu-ms/op is the user and system time of
 // the process. Other work on the machine disturbs cpu-ms/op less than the elapsed time.
 func BenchmarkConversation(b *testing.B) {
-	w, err := workload.Load("mooncake:" + testenv.Path(b, "traces/mooncake_conversation.jsonl.gz"))
+	w, err := workload.Load("mooncake:"+testenv.Path(b, "traces/mooncake_conversation.jsonl.gz"), workload.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}

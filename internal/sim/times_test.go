@@ -27,7 +27,7 @@ func timesSeeds() uint64 {
 // apart returns requests without a common prefix. rate is in requests a second.
 func apart(t *testing.T, requests int, rate float64, seed uint64) *workload.Workload {
 	t.Helper()
-	w, err := workload.LoadWith(fmt.Sprintf("gen:independent,rate=%g,requests=%d,question=1000,output=60", rate, requests), workload.Options{Seed: seed})
+	w, err := workload.Load(fmt.Sprintf("gen:independent,rate=%g,requests=%d,question=1000,output=60", rate, requests), workload.Options{Seed: seed})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -119,7 +119,7 @@ func (b *builder) finish() (*Workload, error) {
 }
 
 // century bounds each time in a file. longest bounds the time from a trace's first request to its last. Twice this time
-// is still less than century, so [Read] accepts the times of a trace that was stretched by jitter and written by
+// is still less than century, so [Load] accepts the times of a trace that was stretched by jitter and written by
 // [Write].
 const (
 	century = 100 * 366 * 24 * time.Hour

@@ -35,7 +35,7 @@ func TestPublishedCurvesAreReproduced(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			format, file := trace[0], trace[1]
 			path := testenv.Installed(t, "traces/"+file, "make traces")
-			w, err := LoadWith(format+":"+path, Options{Raw: true})
+			w, err := Load(format+":"+path, Options{Raw: true})
 			if err != nil {
 				t.Fatal(err)
 			}

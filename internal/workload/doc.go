@@ -4,6 +4,6 @@
 // only lengths, a prompt has no segments. The simulator and the load generator play workloads; this package knows
 // nothing of engines, routers and clocks.
 //
-//	w, err := workload.Load("mooncake:conversation.jsonl.gz")
+//	w, err := workload.Load("mooncake:conversation.jsonl.gz", workload.Options{})
 //	s := workload.Measure(w, workload.StatsOptions{Capacities: []int{1e6, 3e6}})
 package workload

@@ -72,7 +72,7 @@ type entry struct {
 	Recorded string          `json:"recorded,omitempty"`
 }
 
-// Write writes w in Warmpath's own format. [Read] of the output with Options.Raw returns an equal workload, except for
+// Write writes w in Warmpath's own format. [Load] of the output with Options.Raw returns an equal workload, except for
 // Name and Source.
 func Write(out io.Writer, w *Workload) error {
 	buffered := bufio.NewWriterSize(out, 1<<16)

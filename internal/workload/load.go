@@ -62,10 +62,7 @@ func Formats() [][2]string {
 
 // Load returns the workload that spec describes, ready to be played. spec is FORMAT:FILE, where the file may be packed
 // with gzip, or gen:NAME,PARAMETER=VALUE,….
-func Load(spec string) (*Workload, error) { return LoadWith(spec, Options{}) }
-
-// LoadWith is [Load] with options.
-func LoadWith(spec string, o Options) (*Workload, error) {
+func Load(spec string, o Options) (*Workload, error) {
 	kind, rest, ok := strings.Cut(spec, ":")
 	if !ok || rest == "" {
 		return nil, fmt.Errorf("workload %q: want FORMAT:FILE (%s) or gen:NAME,PARAMETER=VALUE", spec, formatNames())
@@ -91,19 +88,6 @@ func LoadWith(spec string, o Options) (*Workload, error) {
 		return nil, fmt.Errorf("read %s workload %s: %w", kind, rest, err)
 	}
 	w.Source = spec
-	return w, nil
-}
-
-// Read reads a workload in the format kind from r, which may be packed with gzip. If a workload in this format has
-// several files, Read gets only the first of them.
-func Read(r io.Reader, kind string, o Options) (*Workload, error) {
-	if _, known := formats[kind]; !known {
-		return nil, fmt.Errorf("read workload: there is no format %q; there are %s", kind, formatNames())
-	}
-	w, err := read(r, kind, "", o)
-	if err != nil {
-		return nil, fmt.Errorf("read %s workload: %w", kind, err)
-	}
 	return w, nil
 }
 

@@ -15,7 +15,7 @@ import (
 
 func generated(t *testing.T, spec string) *Workload {
 	t.Helper()
-	w, err := Load("gen:" + spec)
+	w, err := Load("gen:"+spec, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ import (
 
 func readText(t *testing.T, kind, text string) *Workload {
 	t.Helper()
-	w, err := Read(strings.NewReader(text), kind, Options{})
+	w, err := read(strings.NewReader(text), kind, "", Options{})
 	if err != nil {
 		t.Fatalf("%s: %v", kind, err)
 	}
@@ -100,7 +100,7 @@ func TestComponentsOfRAGPulseTakeTheirLengthsFromTheFilesBeside(t *testing.T) {
 {"timestamp": "3", "input_length": 60, "output_length": 7, "hash_ids": {"sys_prompt": [1], "passages_ids": [3], "history": [], "web_search": [], "user_input": []}, "session_id": "y"}
 `)
 	spec := "ragpulse:" + filepath.Join(dir, "0_trace.jsonl")
-	w, err := Load(spec)
+	w, err := Load(spec, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestComponentsOfRAGPulseTakeTheirLengthsFromTheFilesBeside(t *testing.T) {
 {"3": 3, "n": 20}
 `)
 	write("4_user_input.jsonl", `{"hash_id": 4, "length": 50}`)
-	if w, err = Load(spec); err != nil {
+	if w, err = Load(spec, Options{}); err != nil {
 		t.Fatal(err)
 	}
 	if got := w.Requests[1].Segments; !cmp.Equal(got, []Segment{{1, 40}, {2, 30}, {3, 20}, {4, 10}}) {
@@ -124,7 +124,7 @@ func TestComponentsOfRAGPulseTakeTheirLengthsFromTheFilesBeside(t *testing.T) {
 		t.Errorf("the first to arrive: %+v", w.Requests[0])
 	}
 	write("2_passages.jsonl", "\n{\"hash_id\": 2}")
-	if _, err = Load(spec); err == nil || !strings.Contains(err.Error(), "2_passages.jsonl: line 2") {
+	if _, err = Load(spec, Options{}); err == nil || !strings.Contains(err.Error(), "2_passages.jsonl: line 2") {
 		t.Errorf("a broken file of lengths: %v", err)
 	}
 }
@@ -220,7 +220,7 @@ func TestOwnFormat(t *testing.T) {
 func TestOwnFormatKeepsEverything(t *testing.T) {
 	var all []*Workload
 	for _, g := range Generators() {
-		w, err := LoadWith("gen:"+g[0], Options{Limit: 300, Seed: 3})
+		w, err := Load("gen:"+g[0], Options{Limit: 300, Seed: 3})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -229,7 +229,7 @@ func TestOwnFormatKeepsEverything(t *testing.T) {
 	for _, spec := range []string{"mooncake:mooncake_toolagent_head1000.jsonl.gz", "agent:dynamo_pi_agent_request_trace.jsonl.gz",
 		"agent:lmcache_agent_taubench.jsonl.gz", "tokens:llmservingsim_sharegpt_llama31_8b_head20.jsonl.gz"} {
 		kind, name, _ := strings.Cut(spec, ":")
-		w, err := LoadWith(kind+":"+testenv.Path(t, "traces/"+name), Options{Limit: 300})
+		w, err := Load(kind+":"+testenv.Path(t, "traces/"+name), Options{Limit: 300})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -240,7 +240,7 @@ func TestOwnFormatKeepsEverything(t *testing.T) {
 		if err := Write(&out, w); err != nil {
 			t.Fatal(err)
 		}
-		again, err := Read(&out, "warmpath", Options{Raw: true})
+		again, err := read(&out, "warmpath", "", Options{Raw: true})
 		if err != nil {
 			t.Fatalf("%s: %v", w.Name, err)
 		}
@@ -254,7 +254,7 @@ func TestOwnFormatKeepsEverything(t *testing.T) {
 func TestBadLinesAreNamed(t *testing.T) {
 	f := func(kind, text, want string) {
 		t.Helper()
-		_, err := Read(strings.NewReader(text), kind, Options{})
+		_, err := read(strings.NewReader(text), kind, "", Options{})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s %q: error %v, want %q", kind, text, err, want)
 		}
@@ -298,7 +298,7 @@ func TestBadLinesAreNamed(t *testing.T) {
 		"gen:independent,requests=0": "no requests", "gen:independent,question=0": "a prompt of 0 tokens", "gen:conversations,sessions=1000000,turns=10000,rate=inf": "more than 16 MiB",
 		"gen:independent,requests=16000000": "more than 16 MiB", "gen:rag,seed=x": "seed",
 	} {
-		if _, err := LoadWith(spec, Options{Bytes: 16 << 20}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := Load(spec, Options{Bytes: 16 << 20}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want %q", spec, err, want)
 		}
 	}
@@ -313,17 +313,17 @@ func TestGzipAndLimits(t *testing.T) {
 	if err := z.Close(); err != nil {
 		t.Fatal(err)
 	}
-	w, err := Read(bytes.NewReader(packed.Bytes()), "mooncake", Options{Limit: 30})
+	w, err := read(bytes.NewReader(packed.Bytes()), "mooncake", "", Options{Limit: 30})
 	if err != nil || len(w.Requests) != 30 {
 		t.Fatalf("%v, %+v", err, w)
 	}
-	if _, err := Read(bytes.NewReader(packed.Bytes()), "mooncake", Options{Bytes: 5000}); err == nil || !strings.Contains(err.Error(), "read fewer") {
+	if _, err := read(bytes.NewReader(packed.Bytes()), "mooncake", "", Options{Bytes: 5000}); err == nil || !strings.Contains(err.Error(), "read fewer") {
 		t.Errorf("beyond the bytes: %v", err)
 	}
-	if _, err := Read(bytes.NewReader(packed.Bytes()[:packed.Len()/2]), "mooncake", Options{}); err == nil {
+	if _, err := read(bytes.NewReader(packed.Bytes()[:packed.Len()/2]), "mooncake", "", Options{}); err == nil {
 		t.Error("a torn file was read")
 	}
-	if _, err := Read(strings.NewReader(`{"x":"`+strings.Repeat("y", maxLine)+`"}`), "mooncake", Options{}); err == nil || !strings.Contains(err.Error(), "line 1: longer") {
+	if _, err := read(strings.NewReader(`{"x":"`+strings.Repeat("y", maxLine)+`"}`), "mooncake", "", Options{}); err == nil || !strings.Contains(err.Error(), "line 1: longer") {
 		t.Errorf("an endless line: %v", err)
 	}
 }
@@ -332,12 +332,12 @@ func TestGzipAndLimits(t *testing.T) {
 // timestamp over 3 s.
 func TestBinnedTimestampsAreSpread(t *testing.T) {
 	spec := "mooncake:" + testenv.Path(t, "traces/mooncake_conversation.jsonl.gz")
-	w, err := LoadWith(spec, Options{Seed: 1})
+	w, err := Load(spec, Options{Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, _ := LoadWith(spec, Options{Seed: 1})
-	other, _ := LoadWith(spec, Options{Seed: 2})
+	again, _ := Load(spec, Options{Seed: 1})
+	other, _ := Load(spec, Options{Seed: 2})
 	distinct := map[time.Duration]bool{}
 	same, moved := 0, 0
 	for i := range w.Requests {
@@ -385,7 +385,7 @@ func FuzzRead(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, kind uint8, data []byte) {
-		w, err := Read(bytes.NewReader(data), kinds[int(kind)%len(kinds)][0], Options{Bytes: 1 << 20})
+		w, err := read(bytes.NewReader(data), kinds[int(kind)%len(kinds)][0], "", Options{Bytes: 1 << 20})
 		if err != nil {
 			return
 		}
@@ -394,7 +394,7 @@ func FuzzRead(f *testing.F) {
 		if err := Write(&out, w); err != nil {
 			t.Fatal(err)
 		}
-		if again, err := Read(&out, "warmpath", Options{Raw: true}); err != nil || len(again.Requests) != len(w.Requests) {
+		if again, err := read(&out, "warmpath", "", Options{Raw: true}); err != nil || len(again.Requests) != len(w.Requests) {
 			t.Fatalf("what was read cannot be written and read: %v", err)
 		}
 	})

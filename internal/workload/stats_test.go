@@ -25,7 +25,7 @@ func TestStatsReproduceThePublishedPoints(t *testing.T) {
 		{"mooncake_toolagent_head1000", 1000, 19686, 12207, 177, 9792, 6559, 27662, 199, Hit{39.1, 46.7}, nil},
 	} {
 		t.Run(c.file, func(t *testing.T) {
-			w, err := LoadWith("mooncake:"+testenv.Path(t, "traces/"+c.file+".jsonl.gz"), Options{Raw: true})
+			w, err := Load("mooncake:"+testenv.Path(t, "traces/"+c.file+".jsonl.gz"), Options{Raw: true})
 			if err != nil {
 				t.Fatal(err)
 			}

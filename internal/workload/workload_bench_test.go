@@ -13,7 +13,7 @@ func BenchmarkReadMooncake(b *testing.B) {
 	b.SetBytes(int64(len(data)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := Read(bytes.NewReader(data), "mooncake", Options{}); err != nil {
+		if _, err := read(bytes.NewReader(data), "mooncake", "", Options{}); err != nil {
 			b.Fatal(err)
 		}
 	}
