@@ -1,6 +1,6 @@
-// Package report holds the simulated or measured result of playing a workload. It writes the result as a table, as
-// JSON, as one HTML page without other files, and as one SVG. The simulator and the load generator fill the same types,
-// so that simulated and measured results can be compared.
+// Package report holds the simulated or measured result of playing a workload. It writes the result as a table, as JSON
+// and as one HTML page without other files. The simulator and the load generator fill the same types, so that simulated
+// and measured results can be compared.
 //
 // The package knows nothing of routers, engines or traces: the player of a workload reports events to a [Recorder].
 //

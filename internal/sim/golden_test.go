@@ -111,12 +111,12 @@ func TestGoldenPictureAndTableShowTheStoredResults(t *testing.T) {
 
 // picture draws the results for the README.
 func picture(t *testing.T, results map[string]golden) []byte {
-	var bars []report.Bar
+	var bars []bar
 	for name, g := range results {
-		bars = append(bars, report.Bar{Policy: name, TTFT: g.TTFTMean, HitRate: g.HitRate})
+		bars = append(bars, bar{Policy: name, TTFT: g.TTFTMean, HitRate: g.HitRate})
 	}
 	var drawn bytes.Buffer
-	err := report.WriteSVG(&drawn, report.Picture{
+	err := writeSVG(&drawn, frame{
 		Title:   "Routing policies: first token and cache hits",
 		Note:    "Simulated: coding agents on four workers, Qwen3-32B on two H100 each. The same requests for every policy.",
 		Default: "marginal",

@@ -1,24 +1,27 @@
-package report
+package sim_test
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/xml"
 	"fmt"
 	"html"
 	"io"
 	"math"
 	"slices"
 	"strings"
+	"testing"
 )
 
-// Bar is one policy in the picture that [WriteSVG] draws.
-type Bar struct {
+// bar is one policy in the picture that writeSVG draws.
+type bar struct {
 	Policy  string
 	TTFT    float64 // mean time to first token, milliseconds
 	HitRate float64 // share of prompt tokens found in a cache, 0 to 1
 }
 
-// Picture is the text around the bars.
-type Picture struct {
+// frame is the text around the bars.
+type frame struct {
 	Title, Note string
 	Default     string // the policy that is marked as the default
 }
@@ -47,14 +50,14 @@ const pictureStyle = `<style>
 </style>
 `
 
-// WriteSVG draws two bars for each policy: the mean time to first token and the hit rate. The policy with the shortest
+// writeSVG draws two bars for each policy: the mean time to first token and the hit rate. The policy with the shortest
 // time is first. Equal input gives equal bytes.
-func WriteSVG(w io.Writer, p Picture, bars []Bar) error {
+func writeSVG(w io.Writer, p frame, bars []bar) error {
 	bars = slices.Clone(bars)
-	slices.SortFunc(bars, func(a, b Bar) int { return cmp.Or(cmp.Compare(a.TTFT, b.TTFT), strings.Compare(a.Policy, b.Policy)) })
+	slices.SortFunc(bars, func(a, b bar) int { return cmp.Or(cmp.Compare(a.TTFT, b.TTFT), strings.Compare(a.Policy, b.Policy)) })
 	slowest := 0.0
-	for _, bar := range bars {
-		slowest = max(slowest, bar.TTFT)
+	for _, b := range bars {
+		slowest = max(slowest, b.TTFT)
 	}
 	step := roundStep(slowest / 1000 / 8)
 	end := max(math.Ceil(slowest/1000/step), 1) * step // seconds at the right edge of the left plot
@@ -75,16 +78,16 @@ func WriteSVG(w io.Writer, p Picture, bars []Bar) error {
 	for at := 0.0; at <= 100; at += 25 {
 		gridLine(&b, rightPlot+plotWidth*at/100, bottom, fmt.Sprintf("%g", at))
 	}
-	for i, bar := range bars {
+	for i, one := range bars {
 		y := firstRow + rowHeight*i
-		name, class, weight := bar.Policy, "bar", ""
-		if bar.Policy == p.Default {
-			name, class, weight = "▶ "+bar.Policy+" (default)", "default", ` font-weight="bold"`
+		name, class, weight := one.Policy, "bar", ""
+		if one.Policy == p.Default {
+			name, class, weight = "▶ "+one.Policy+" (default)", "default", ` font-weight="bold"`
 		}
 		fmt.Fprintf(&b, `<g%s>`, weight)
 		label(&b, "text", nameRight, y+11, "end", 12, name)
-		drawBar(&b, class, leftPlot, y, plotWidth*bar.TTFT/1000/end, fmt.Sprintf("%.2f s", bar.TTFT/1000))
-		drawBar(&b, class, rightPlot, y, plotWidth*bar.HitRate, fmt.Sprintf("%.1f %%", 100*bar.HitRate))
+		drawBar(&b, class, leftPlot, y, plotWidth*one.TTFT/1000/end, fmt.Sprintf("%.2f s", one.TTFT/1000))
+		drawBar(&b, class, rightPlot, y, plotWidth*one.HitRate, fmt.Sprintf("%.1f %%", 100*one.HitRate))
 		b.WriteString("</g>\n")
 	}
 	b.WriteString("</svg>\n")
@@ -127,4 +130,46 @@ func label(b *strings.Builder, class string, x, y int, anchor string, size int, 
 		fmt.Fprintf(b, ` font-size="%d"`, size)
 	}
 	fmt.Fprintf(b, ">%s</text>\n", html.EscapeString(text))
+}
+
+func TestThePictureHasTheQuickestPolicyFirstAndMarksTheDefault(t *testing.T) {
+	var drawn bytes.Buffer
+	err := writeSVG(&drawn, frame{Title: "A & B", Note: "<made up>", Default: "middle"}, []bar{
+		{"slow", 9000, .5}, {"middle", 2000, .9}, {"quick", 1000, .4},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var texts []string
+	for d := xml.NewDecoder(&drawn); ; {
+		token, err := d.Token()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatalf("not well-formed: %v", err)
+		}
+		if text, ok := token.(xml.CharData); ok {
+			texts = append(texts, strings.TrimSpace(string(text)))
+		}
+	}
+	all, at := strings.Join(texts, "|"), 0
+	for _, want := range []string{"A & B|", "<made up>|", "first token, s", "%", "|quick|", "1.00 s", "40.0 %", "middle (default)|", "2.00 s", "90.0 %", "|slow|", "9.00 s"} {
+		i := strings.Index(all[at:], want)
+		if i < 0 {
+			t.Fatalf("no %q after %q in %q", want, all[:at], all)
+		}
+		at += i
+	}
+}
+
+func TestThePictureOfNothingIsStillAPicture(t *testing.T) {
+	var drawn bytes.Buffer
+	if err := writeSVG(&drawn, frame{}, nil); err != nil || strings.Contains(drawn.String(), "NaN") {
+		t.Errorf("%v: %s", err, drawn.String())
+	}
+	var again bytes.Buffer
+	if _ = writeSVG(&again, frame{}, nil); !bytes.Equal(drawn.Bytes(), again.Bytes()) {
+		t.Error("drawn twice, it differs")
+	}
 }
