@@ -67,10 +67,10 @@ func TestWhatIsLearnedOfAHolderIsForgottenWithItsCache(t *testing.T) {
 		"cleared":   func(r *warmpath.Router, h fleet.Holder) { r.Clear(h, "", block.TierGPU) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			var told recorder
+			var calls recorder
 			w := newWorld(t, warmpath.Options{
 				Policy:   withoutEvents(t),
-				Policies: []policy.Spec{{Name: "recorder", Chooser: func() policy.Chooser { return &told }}},
+				Policies: []policy.Spec{{Name: "recorder", Chooser: func() policy.Chooser { return &calls }}},
 			}, vllm(), vllm())
 			p := prompt(1, 500)
 			d := w.route(warmpath.Request{Tokens: p, Now: second})
@@ -78,8 +78,8 @@ func TestWhatIsLearnedOfAHolderIsForgottenWithItsCache(t *testing.T) {
 			if again := w.route(warmpath.Request{Tokens: p, Now: 2 * second}); again.PredictedTokens != 0 {
 				t.Errorf("%s", again)
 			}
-			if len(told.forgotten) != 1 || told.forgotten[0] != d.Holder {
-				t.Errorf("policies were told to forget %v", told.forgotten)
+			if len(calls.forgotten) != 1 || calls.forgotten[0] != d.Holder {
+				t.Errorf("Forget was called for the holders %v, want %d", calls.forgotten, d.Holder)
 			}
 		})
 	}
@@ -100,8 +100,8 @@ func (r *recorder) Finished(f *policy.Finished) { r.finished = append(r.finished
 func (r *recorder) Forget(h fleet.Holder)       { r.forgotten = append(r.forgotten, h) }
 
 func TestAPolicyIsToldWhatBecomesOfItsChoices(t *testing.T) {
-	var told recorder
-	w := newWorld(t, warmpath.Options{Policy: policy.Spec{Name: "recorder", Chooser: func() policy.Chooser { return &told }}}, vllm(), vllm())
+	var calls recorder
+	w := newWorld(t, warmpath.Options{Policy: policy.Spec{Name: "recorder", Chooser: func() policy.Chooser { return &calls }}}, vllm(), vllm())
 	d := w.route(warmpath.Request{Tokens: prompt(1, 500), Now: second})
 	d.FirstToken(2 * second)
 	d.Tokens(7, 3*second)
@@ -113,8 +113,8 @@ func TestAPolicyIsToldWhatBecomesOfItsChoices(t *testing.T) {
 	want := policy.Finished{
 		Model: "llama", Outcome: fleet.OutcomeServed, RoutedAt: second, FirstTokenAt: 2 * second, Now: 4 * second, UncachedTokens: 500, OutputTokens: 7,
 	}
-	if len(told.routed) != 1 || len(told.finished) != 1 || told.finished[0] != want {
-		t.Errorf("routed %v, finished %+v", told.routed, told.finished)
+	if len(calls.routed) != 1 || len(calls.finished) != 1 || calls.finished[0] != want {
+		t.Errorf("routed %v, finished %+v", calls.routed, calls.finished)
 	}
 }
 

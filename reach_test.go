@@ -197,8 +197,7 @@ func TestAnExplanationListsALargeFleetAndDecidesAsRouting(t *testing.T) {
 
 func TestAChooserThatMayMeanAnyoneIsOfferedAll(t *testing.T) {
 	for _, reach := range []policy.Reach{policy.ReachUnset, policy.ReachAll} {
-		var told recorder
-		spec := policy.Spec{Name: "recorder", NeedsMatches: true, Reach: reach, Chooser: func() policy.Chooser { return &told }}
+		spec := policy.Spec{Name: "recorder", NeedsMatches: true, Reach: reach, Chooser: func() policy.Chooser { return new(recorder) }}
 		w := large(t, 100, warmpath.Options{Policy: spec})
 		if d := w.route(warmpath.Request{Tokens: prompt(1, 500)}); (len(d.Candidates) == 100) != (reach == policy.ReachAll) {
 			t.Errorf("reach %v: %d candidates", reach, len(d.Candidates))

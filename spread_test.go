@@ -25,9 +25,9 @@ type talk struct {
 // converse runs 32 conversations of 8 turns on 4 workers. All conversations have the same system prompt of 1,024
 // tokens. Each turn adds 300 tokens and takes 3 s. The pauses between turns are up to 2 s. The event with a turn's
 // blocks arrives when the turn ends. converse returns three results: turns, the number of turns of each worker;
-// crowded, the share of decisions after the first 3 s at which one worker had more than half of the running turns; and
+// majority, the share of decisions after the first 3 s at which one worker had more than half of the running turns; and
 // matched, the share of prompt tokens that matched.
-func converse(t *testing.T, spec policy.Spec) (turns []int, crowded float64, matched float64) {
+func converse(t *testing.T, spec policy.Spec) (turns []int, majority float64, matched float64) {
 	w := newWorld(t, warmpath.Options{Policy: spec}, vllm(), vllm(), vllm(), vllm())
 	system := prompt(0, 1024)
 	pauses := rand.New(rand.NewPCG(1, 2))
@@ -37,7 +37,7 @@ func converse(t *testing.T, spec policy.Spec) (turns []int, crowded float64, mat
 	}
 	turns = make([]int, 4)
 	running := make([]int, 4)
-	var asked, hit, looks, full int
+	var asked, hit, decisions, majorities int
 	for {
 		c := &talks[0]
 		for i := range talks {
@@ -46,7 +46,7 @@ func converse(t *testing.T, spec policy.Spec) (turns []int, crowded float64, mat
 			}
 		}
 		if c.turns == 8 {
-			return turns, float64(full) / float64(looks), float64(hit) / float64(asked)
+			return turns, float64(majorities) / float64(decisions), float64(hit) / float64(asked)
 		}
 		now := c.next
 		if d := c.decision; d != nil {
@@ -64,9 +64,9 @@ func converse(t *testing.T, spec policy.Spec) (turns []int, crowded float64, mat
 		running[d.Holder]++
 		asked, hit = asked+len(c.tokens), hit+d.PredictedTokens
 		if now > int64(3*time.Second) {
-			looks++
+			decisions++
 			if 2*slices.Max(running) > running[0]+running[1]+running[2]+running[3] {
-				full++
+				majorities++
 			}
 		}
 		c.decision, c.next = d, now+3*second
@@ -76,25 +76,25 @@ func converse(t *testing.T, spec policy.Spec) (turns []int, crowded float64, mat
 // A policy that looks only at the longest match sends all conversations with the same system prompt to one worker. The
 // bound ImbalanceTokens prevents that: see the comment of package policy.
 func TestASharedSystemPromptGathersAllUnlessBounded(t *testing.T) {
-	turns, crowded, matched := converse(t, policy.DefaultKVAware().Spec("kv_aware"))
-	t.Logf("without a bound: turns %v, one worker had more than half of them at %.0f %% of the decisions, %.1f %% matched", turns, 100*crowded, 100*matched)
+	turns, majority, matched := converse(t, policy.DefaultKVAware().Spec("kv_aware"))
+	t.Logf("without a bound: turns %v, one worker had more than half of them at %.0f %% of the decisions, %.1f %% matched", turns, 100*majority, 100*matched)
 	if slices.Max(turns) != 32*8 {
 		t.Errorf("without a bound all turns go to the first holder; turns: %v", turns)
 	}
 
 	spec := policy.DefaultKVAware().Spec("kv_aware")
 	spec.ImbalanceTokens = policy.DefaultImbalanceTokens
-	turns, crowded, bounded := converse(t, spec)
-	t.Logf("with the bound: turns %v, one worker had more than half of them at %.0f %% of the decisions, %.1f %% matched", turns, 100*crowded, 100*bounded)
-	if slices.Max(turns) > 32*8*35/100 || crowded > 0.1 {
-		t.Errorf("with the bound one worker has %d of %d turns, and more than half of the turns under way at a share of %.2f of the decisions", slices.Max(turns), 32*8, crowded)
+	turns, majority, bounded := converse(t, spec)
+	t.Logf("with the bound: turns %v, one worker had more than half of them at %.0f %% of the decisions, %.1f %% matched", turns, 100*majority, 100*bounded)
+	if slices.Max(turns) > 32*8*35/100 || majority > 0.1 {
+		t.Errorf("with the bound one worker has %d of %d turns, and more than half of the turns under way at a share of %.2f of the decisions", slices.Max(turns), 32*8, majority)
 	}
 	if bounded < matched-0.05 {
 		t.Errorf("the bound costs matches: a share of %.3f matched with it, %.3f without it", bounded, matched)
 	}
 
-	turns, crowded, even := converse(t, policy.Spec{Name: "round_robin", Picker: "round_robin"})
-	t.Logf("round robin: turns %v, one worker had more than half of them at %.0f %% of the decisions, %.1f %% matched", turns, 100*crowded, 100*even)
+	turns, majority, even := converse(t, policy.Spec{Name: "round_robin", Picker: "round_robin"})
+	t.Logf("round robin: turns %v, one worker had more than half of them at %.0f %% of the decisions, %.1f %% matched", turns, 100*majority, 100*even)
 	if bounded < even {
 		t.Errorf("bounded kv_aware matches less (%.3f) than round robin (%.3f)", bounded, even)
 	}

@@ -216,11 +216,11 @@ func TestOtherMessagesChangeNothing(t *testing.T) {
 	if !strings.Contains(r.log.String(), "KV events were skipped") {
 		t.Errorf("log:\n%s", r.log)
 	}
-	told := fleet.Reported{QueueReported: true, Computed: 0xb, Busy: 0x4238 * time.Microsecond}
+	reported := fleet.Reported{QueueReported: true, Computed: 0xb, Busy: 0x4238 * time.Microsecond}
 	if got := r.fleet.Snapshot().LoadAt(s.holder, time.Now().UnixNano()).Reported; got.At == 0 {
 		t.Error("the fleet does not get the reported load")
-	} else if got.At = 0; got != told {
-		t.Errorf("the fleet knows %+v, want %+v", got, told)
+	} else if got.At = 0; got != reported {
+		t.Errorf("the fleet knows %+v, want %+v", got, reported)
 	}
 	s.Message(3, []byte("\xdc\x0f\xa0\xa8LoadStat"+strings.Repeat("\x01", 3999)))
 	if got := r.match(prompt(1, 200)); got != 64 || r.fleet.Snapshot().LoadAt(s.holder, time.Now().UnixNano()).Reported.Running != 1 {
@@ -236,20 +236,20 @@ func TestAnotherRanksLoadIsNotReported(t *testing.T) {
 	report := func(running, rank byte) []byte {
 		return []byte{0x96, 0xa8, 'L', 'o', 'a', 'd', 'S', 't', 'a', 't', running, 0, 0, 0, rank}
 	}
-	const untold = 0xc0
+	const noRank = 0xc0 // nil in MessagePack
 	for _, c := range []struct {
 		ranks int
 		rank  byte
 		used  bool
-	}{{2, 0, true}, {2, 1, false}, {2, 7, false}, {2, untold, true}, {1, 0, true}, {1, 7, true}} {
+	}{{2, 0, true}, {2, 1, false}, {2, 7, false}, {2, noRank, true}, {1, 0, true}, {1, 7, true}} {
 		r := newRig(t, Config{})
 		f := facts(fleet.EngineSGLang, 16)
 		f.Ranks = c.ranks
 		s := r.stream(f)
 		s.Message(0, report(3, c.rank))
-		told := r.fleet.Snapshot().LoadAt(s.holder, time.Now().UnixNano()).Reported
-		if used := told.Running == 3; used != c.used || used == (s.snapshot().Misdirected == 1) {
-			t.Errorf("rank 0 of %d, a report of rank %d: %+v, %d misdirected", c.ranks, c.rank, told, s.snapshot().Misdirected)
+		reported := r.fleet.Snapshot().LoadAt(s.holder, time.Now().UnixNano()).Reported
+		if used := reported.Running == 3; used != c.used || used == (s.snapshot().Misdirected == 1) {
+			t.Errorf("rank 0 of %d, a report of rank %d: %+v, %d misdirected", c.ranks, c.rank, reported, s.snapshot().Misdirected)
 		}
 	}
 }

@@ -111,7 +111,7 @@ func TestOfTwoReloadsTheLaterOneHasTheNewerFile(t *testing.T) {
 func TestReloadChangesThePoliciesInUse(t *testing.T) {
 	r, log, reload := reloading(t)
 	if changes := reload(func(*config.Config) {}); len(changes) > 0 {
-		t.Errorf("nothing changed, and it is told: %q", changes)
+		t.Errorf("nothing changed, and changes are reported: %q", changes)
 	}
 	mine := func(c *config.Config) {
 		kv := peers.DefaultKV()
@@ -210,18 +210,18 @@ func TestReloadAsksControllersForPoliciesThatAreNew(t *testing.T) {
 	}
 	controller.Start()
 	t.Cleanup(controller.Close)
-	told := func(c *config.Config) {
+	useController := func(c *config.Config) {
 		p := peers.DefaultLMCacheAware()
 		p.ControllerURL, p.PollIntervalSecs = controller.URL, 1
 		c.Policies = []config.Policy{{Name: "warm", Type: "lmcache_aware", Parameters: &p}}
 		c.Policy = "warm"
 	}
-	reload(told)
+	reload(useController)
 	r.wait("the controller is asked", func() bool { return polls.Load() > 0 })
 	if resp, _ := r.chat("hello"); resp.Header.Get("X-Warmpath-Policy") != "warm" {
 		t.Errorf("headers %v", resp.Header)
 	}
-	reload(func(c *config.Config) { told(c); c.RequestPolicies = []string{"kv"} })
+	reload(func(c *config.Config) { useController(c); c.RequestPolicies = []string{"kv"} })
 	seen := polls.Load()
 	r.wait("the same client goes on", func() bool { return polls.Load() > seen })
 	if closed.Load() > 0 {
