@@ -6,11 +6,12 @@ import "time"
 // the same match it takes the holder with the least work, which includes the request's own uncached tokens. If no
 // holder has a match, it takes the holder with the least work.
 type KVAware struct {
-	// TierWeights are the worth of a matched token by the tier of its block, 0 to 1.
+	// TierWeights are the worth of a matched token, 0 to 1, by its tier: the memory in which its block lies.
 	TierWeights TierWeights `yaml:"tier_weights"`
-	// ImbalanceTokens bounds how far a match is followed. For each holder that can be used, the policy adds the holder's
-	// work and the request's uncached tokens there. It leaves out holders whose sum exceeds the least sum by more than
-	// this number. 0 is no bound.
+	// ImbalanceTokens bounds how far a match is followed. For each worker that can be used, the policy adds two numbers
+	// of tokens: the worker's work (prompt tokens that it has to compute, and a quarter of the context in use), and the
+	// request's uncached tokens there. It leaves out workers whose sum exceeds the least sum by more than this number.
+	// 0 is no bound.
 	ImbalanceTokens int `yaml:"imbalance_tokens"`
 	// EnableSpeculative counts a dispatched prompt as cached before events confirm it.
 	EnableSpeculative bool `yaml:"enable_speculative"`

@@ -14,15 +14,16 @@ import (
 // requests whose cached blocks it evicts. docs/marginal.md explains the terms.
 type Marginal struct {
 	// Externality is the weight of one millisecond by which the request delays another request's answer. One millisecond
-	// before the request's own first token has weight 1. At 0 the delay of other requests does not count. At 1 long
-	// prompts wait a long time for a holder where they delay few others. The default follows from service levels: the time
-	// that they allow for a first token, divided by the time that they allow for the rest of an answer. 5 s for the first
-	// token and 100 ms for each of 343 further tokens (the mean of the public Mooncake conversation trace) give 0.15; 2 s
-	// and 50 ms give 0.12.
+	// before the request's own first token has weight 1. At 0 the delay of other requests does not count. At 1 a long
+	// prompt goes to a worker where it delays few answers, even if it waits there for a long time. The default follows
+	// from service levels: the time that a service level allows for the first token, divided by the time that it allows
+	// for the rest of an answer. 5 s for the first token and 100 ms for each of 343 further tokens (the mean of the public
+	// Mooncake conversation trace) give 0.15; 2 s and 50 ms give 0.12.
 	Externality float64 `yaml:"externality"`
 	// Eviction is the weight of computing the evicted blocks again: the uncached tokens of the request evict other
-	// blocks. 1 corresponds to a probability of one half that an evicted block is needed again. Then computing it again
-	// evicts another block, which is also needed again with a probability of one half: 1/2 + 1/4 + … = 1 of the cost.
+	// blocks. 1 corresponds to a probability of one half that an evicted block is needed again. To compute this block
+	// again, the worker evicts another block, which is also needed again with a probability of one half. So the evicted
+	// blocks of one request cost 1/2 + 1/4 + … = 1 time their computation.
 	Eviction float64 `yaml:"eviction"`
 	// Tail is the additional weight of a millisecond of waiting beyond TailAfter. It prevents a request from starving
 	// because its start would delay others.
@@ -30,7 +31,8 @@ type Marginal struct {
 	// TailAfter is the wait from which Tail counts. The default is half of the 5 s that a service level for chat allows
 	// for the first token.
 	TailAfter time.Duration `yaml:"tail_after"`
-	// TierWeights are the share of a matched token's computation that is saved, by the tier of its block.
+	// TierWeights are the share of a matched token's computation that is saved, by its tier: the memory in which its
+	// block lies.
 	TierWeights TierWeights `yaml:"tier_weights"`
 }
 

@@ -12,7 +12,7 @@ type Estimated struct {
 	QueueWeight float64 `yaml:"queue_weight"`
 	// KVCacheWeight is how much the free share of the KV cache counts.
 	KVCacheWeight float64 `yaml:"kv_cache_weight"`
-	// LRUCapacityPerServer is how many blocks of 16 tokens are remembered for each holder. The least recently used blocks
+	// LRUCapacityPerServer is how many blocks of 16 tokens are remembered for each worker. The least recently used blocks
 	// are dropped first.
 	LRUCapacityPerServer int `yaml:"lru_capacity_per_server"`
 	// MaxPrefixTokens is how many tokens of a prompt are compared.

@@ -10,13 +10,14 @@ import (
 
 // KV takes the holder with the lowest cost of NVIDIA Dynamo's KV router, in blocks [ai-dynamo/dynamo,
 // lib/kv-router/src/scheduling/selector/default.rs]. With the defaults, the cost is the formula of Dynamo's first
-// routers: overlap_score_weight × blocks to prefill + blocks being decoded.
+// routers: overlap_score_weight × blocks to prefill + blocks of the requests under way.
 type KV struct {
-	// OverlapScoreWeight is the weight of a block to prefill relative to a block being decoded. A higher weight favours
-	// the time to first token, a lower weight the time between tokens. At 0 matches do not count.
+	// OverlapScoreWeight is the weight of a block to prefill, relative to a block of a request under way. A higher
+	// weight favours the time to first token, a lower weight the time between tokens. At 0 neither prefill nor matches
+	// count.
 	OverlapScoreWeight float64 `yaml:"overlap_score_weight"`
-	// RouterTemperature above 0 draws a holder at random. The probability falls with the holder's cost: it is a softmax
-	// over costs that are normalised by their range. At 0 the lowest cost is taken; among holders with the same lowest
+	// RouterTemperature above 0 draws a worker at random. The probability falls with the worker's cost: it is a softmax
+	// over costs that are normalised by their range. At 0 the lowest cost is taken; among workers with the same lowest
 	// cost, each has the same probability.
 	RouterTemperature float64 `yaml:"router_temperature"`
 	// UseKVEvents takes matches from the blocks that engines announced. false takes matches from the prompts that were
@@ -26,14 +27,15 @@ type KV struct {
 	RouterTTL time.Duration `yaml:"router_ttl"`
 
 	// PrefillLoadScale multiplies the blocks to prefill, too, in addition to overlap_score_weight. Newer versions of
-	// Dynamo use this name instead of overlap_score_weight. On traces of long prompts 16 is far better than 1.
+	// Dynamo use this name instead of overlap_score_weight. On traces of long prompts, first tokens come sooner with 16
+	// than with 1.
 	PrefillLoadScale float64 `yaml:"prefill_load_scale"`
 	// OverlapScoreCredit is how many blocks of prefill a matched block on the GPU is worth. Above 1, a match lowers the
 	// cost by more than the prefill that it saves.
 	OverlapScoreCredit float64 `yaml:"overlap_score_credit"`
-	// OverlapScoreCreditDecay lowers overlap_score_credit for a holder with queued prefill. The factor is 1/(1 + decay ×
-	// excess/request). excess is the number of queued blocks beyond those of the shortest queue, and request is the number
-	// of blocks of the request's prompt.
+	// OverlapScoreCreditDecay lowers overlap_score_credit for a worker with queued prefill. The factor is 1/(1 + decay
+	// × excess/request). excess is the number of queued blocks beyond those of the shortest queue, and request is the
+	// number of blocks of the request's prompt.
 	OverlapScoreCreditDecay float64 `yaml:"overlap_score_credit_decay"`
 	// HostCacheHitWeight is how many blocks of prefill a matched block in host memory is worth.
 	HostCacheHitWeight float64 `yaml:"host_cache_hit_weight"`
@@ -43,12 +45,13 @@ type KV struct {
 	DecodeActiveRequestWeight float64 `yaml:"decode_active_request_weight"`
 	// TrackPrefillTokens counts blocks to prefill. If it is false, their part of the cost is 0.
 	TrackPrefillTokens bool `yaml:"track_prefill_tokens"`
-	// TrackActiveBlocks counts blocks being decoded. If it is false, their part of the cost is 0.
+	// TrackActiveBlocks counts the blocks of requests under way, and the blocks of the prompt. If it is false, their
+	// part of the cost is 0.
 	TrackActiveBlocks bool `yaml:"track_active_blocks"`
-	// TrackOutputBlocks counts the blocks of growing answers as blocks being decoded, too.
+	// TrackOutputBlocks counts the blocks of growing answers as blocks of requests under way, too.
 	TrackOutputBlocks bool `yaml:"track_output_blocks"`
 	// PrefillLoadModel is none or timing. With none, a queued prompt counts in full until its first token. With timing,
-	// a prompt counts less while it is computed, as the learned times of the worker predict.
+	// a prompt counts less while it is computed, as the times predict that the router learned.
 	PrefillLoadModel string `yaml:"prefill_load_model"`
 }
 

@@ -14,7 +14,8 @@ type Mix struct {
 	Scorers []policy.Weighted `yaml:"scorers"`
 	// Picker chooses by the scores.
 	Picker string `yaml:"picker"`
-	// TierWeights are the worth of a matched token by the tier of its block, 0 to 1, for the match scorer.
+	// TierWeights are the worth of a matched token, 0 to 1, by its tier (the memory in which its block lies), for the
+	// match scorer.
 	TierWeights policy.TierWeights `yaml:"tier_weights"`
 	// ImbalanceTokens bounds how far a match is followed, as in kv_aware. 0 is no bound.
 	ImbalanceTokens int `yaml:"imbalance_tokens"`

@@ -18,8 +18,8 @@ type PrecisePrefixCache struct {
 	QueueWeight float64 `yaml:"queue_weight"`
 	// KVCacheWeight is how much the free share of the KV cache counts.
 	KVCacheWeight float64 `yaml:"kv_cache_weight"`
-	// TierWeights are the worth of a matched token by the tier of its block. llm-d weighs only the GPU's
-	// memory and host memory; the weights of the other tiers are Warmpath's.
+	// TierWeights are the worth of a matched token by its tier: the memory in which its block lies. llm-d weighs only
+	// the GPU's memory and host memory; the weights of the other tiers are Warmpath's.
 	TierWeights policy.TierWeights `yaml:"tier_weights"`
 	// SpeculativeIndexing counts a dispatched prompt as cached for 2 s before events confirm it.
 	SpeculativeIndexing bool `yaml:"speculative_indexing"`

@@ -20,7 +20,8 @@ type PredictedTTFT struct {
 	AttentionMs float64 `yaml:"attention_ms"`
 	// BaseMs is the additional milliseconds of a step of 8,192 tokens.
 	BaseMs float64 `yaml:"base_ms"`
-	// TierWeights are the share of a matched token's computation that is saved, by the tier of its block.
+	// TierWeights are the share of a matched token's computation that is saved, by its tier: the memory in which its
+	// block lies.
 	TierWeights policy.TierWeights `yaml:"tier_weights"`
 }
 

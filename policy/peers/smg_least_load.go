@@ -5,8 +5,8 @@ import "github.com/warmpath/warmpath/policy"
 // SMGLeastLoad is least_load of SMG [SMG 1.9.0]. It takes the holder with the shortest predicted queue, in seconds,
 // plus a penalty that grows with the used share of the KV cache.
 type SMGLeastLoad struct {
-	// Throughput is the number of tokens that a worker computes in a second. The source uses the generation rate that
-	// the engine reports instead.
+	// Throughput is the number of tokens that a worker computes in a second. SMG uses the generation rate that the
+	// engine reports instead.
 	Throughput float64 `yaml:"throughput"`
 }
 
