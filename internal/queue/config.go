@@ -47,12 +47,13 @@ type Config struct {
 	// OutputWeight is for fair. It is the number of prompt tokens that one token of an answer counts as. The default is
 	// 2, as in the papers on VTC and DLPM.
 	OutputWeight int `yaml:"output_weight"`
-	// MaxBacklog, MaxWaiting and MaxKVUsed say when a holder is saturated. One of three signals is enough. The first: the
-	// prompts that were sent to the holder are predicted to take MaxBacklog to compute. The second: the holder's engine
-	// reports MaxWaiting requests in its queue. The third: the engine reports that running requests use the share
-	// MaxKVUsed of the KV cache. The defaults are 2 s, 5 and 0.95. An engine serves requests in the order of arrival, so
-	// the engine should have just enough requests to stay busy, and an engine with a full cache preempts requests. 0 turns
-	// a signal off.
+	// MaxBacklog, MaxWaiting and MaxKVUsed say when a holder is saturated. One of three signals is enough. The first:
+	// the prompts that were sent to the holder are predicted to take MaxBacklog or more to compute. The second: the
+	// holder's engine reports MaxWaiting or more requests in its queue, and the router also counts MaxWaiting or more
+	// requests there without a first token. The third: the engine reports that running requests use the share MaxKVUsed
+	// of the KV cache, or more. A report counts for 10 s. The defaults are 2 s, 5 and 0.95. An engine serves requests
+	// in the order of arrival, so the engine should have just enough requests to stay busy, and an engine with a full
+	// cache preempts requests. 0 turns a signal off.
 	MaxBacklog time.Duration `yaml:"max_backlog"`
 	MaxWaiting int           `yaml:"max_waiting"`
 	MaxKVUsed  float64       `yaml:"max_kv_used"`
