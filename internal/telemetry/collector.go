@@ -154,7 +154,7 @@ func newCollector(src Sources) *collector {
 		sequence:      desc("events_last_sequence", "Sequence number of the last event message.", holder),
 		streamCounters: []streamCounter{
 			stream("messages", "Event messages whose events were applied.", func(s *kvfeed.Stats) uint64 { return s.Messages }),
-			stream("applied", "KV events of this rank that were applied to the index.", func(s *kvfeed.Stats) uint64 { return s.Applied }),
+			stream("applied", "KV events of this rank, without those that were not applied (warmpath_events_unapplied_total). Skipped events are included.", func(s *kvfeed.Stats) uint64 { return s.Applied }),
 			stream("unapplied", "Events that were not applied because they leave out a value that keeps requests apart, such as a salt or an owner.", func(s *kvfeed.Stats) uint64 { return s.Unapplied }),
 			stream("skipped", "Events that were skipped: their kind is unknown, or they do not concern the index.", func(s *kvfeed.Stats) uint64 { return s.Skipped }),
 			stream("undecodable", "Event messages that could not be decoded, and were dropped.", func(s *kvfeed.Stats) uint64 { return s.Undecodable }),
