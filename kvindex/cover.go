@@ -103,11 +103,24 @@ func (x *Index) through(h *holder, p *point, add bool) {
 // spans returns an upper bound of the number of blocks of the index that a run of tokens touches.
 func (x *Index) spans(tokens uint32) int { return int(tokens/x.size) + 2 }
 
-// coversOf returns an upper bound of the number of blocks of the index of which a record of a point covers a part.
-func (x *Index) coversOf(p *point) int {
-	n := x.spans(p.end - p.start)
+// coversOf returns an upper bound of the number of blocks of the index of which a record of a point covers a part. size
+// is the size of the record.
+func (x *Index) coversOf(p *point, size uint32) int {
+	n := x.spans(max(p.end-p.start, min(p.end, size)))
 	if p.rest != nil {
 		n += len(p.rest.through)
+	}
+	return n
+}
+
+// coversOfAll returns an upper bound of the number of parts of blocks that all records of a point cover if the point's
+// engine block has the given number of tokens and ends at the given position of its chain.
+func (x *Index) coversOfAll(p *point, tokens, end uint32) (n int) {
+	for _, r := range p.records {
+		n += x.spans(min(end, max(tokens, r.size)))
+		if p.rest != nil {
+			n += len(p.rest.through)
+		}
 	}
 	return n
 }
@@ -136,16 +149,17 @@ func (x *Index) coverNeed(calls int) int64 {
 
 // covers returns an upper bound of the number of calls of cover for points and records that are there already, when the
 // hashes of an announcement in a.from and a.to are applied. need counts the calls for new points. If the number is
-// large, covers makes the range in a.from and a.to shorter, but not shorter than one hash.
-func (x *Index) covers(a *announcement) (n int) {
+// large, covers makes the range in a.from and a.to shorter, but not shorter than one hash. items is the memory of the
+// multimodal items that new points may copy from points that are there already.
+func (x *Index) covers(a *announcement) (n int, items int64) {
 	h := a.holder
 	if h.pointed == 0 {
-		return 0
+		return 0, 0
 	}
 	jumps := a.RootUnknown // the place of a known hash may be elsewhere than after the hash before it
 	if parent, has := a.parent(); has {
 		l, known := x.after(x.refer(h, parent))
-		n, jumps = x.pending(&l), jumps || !known
+		n, items, jumps = x.pending(&l), l.point.featuresBytes(), jumps || !known
 	}
 	size := a.size()
 	for i := a.from; i < a.to; i++ {
@@ -155,19 +169,21 @@ func (x *Index) covers(a *announcement) (n int) {
 		}
 		x.blocks.steps++
 		l, placed := x.after(p, 0)
-		if k := p.find(a.Tier, a.group); !placed {
-			n += (len(p.records) + 1) * x.spans(size) // the announcement may place the point
+		if k := p.find(a.Tier, a.group); !placed && a.aligned { // the announcement may place the point
+			n += x.spans(size) + x.coversOfAll(p, size, MaxChain)
+		} else if !placed {
+			continue
 		} else if k < 0 || p.records[k].size != size {
-			n += x.coversOf(p)
+			n += x.coversOf(p, size)
 		}
 		if placed && jumps {
-			n += x.pending(&l)
+			n, items = n+x.pending(&l), items+p.featuresBytes()
 		}
 		if n > x.stretch(0) {
 			a.to = i + 1
 		}
 	}
-	return n
+	return n, items
 }
 
 // cover adds or removes a part of a block. The holder has the block while the union of all parts is the whole block. In

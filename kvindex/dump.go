@@ -195,7 +195,10 @@ func (x *Index) Load(id fleet.Holder, r *Held) error {
 			p, _ = x.refer(h, hash)
 			p.records[p.find(one.tier, one.group)].count += r.Copies - 2
 		}
-		if x.wake(h); done == 0 {
+		if !x.wake(h) {
+			return ErrChanged
+		}
+		if done == 0 {
 			return ErrExceptions
 		}
 		parent, has = hashes[done-1], true

@@ -40,7 +40,7 @@ func (x *Index) evict(h *holder, room func(ample bool) bool) bool {
 			compare := !found || n%sharesEvery == 0
 			if compare {
 				x.compareShares()
-				x.fit()
+				x.shrink()
 			}
 			found = x.evictSome(fair)
 			if x.blocks.compact(true); !found && compare {

@@ -38,6 +38,8 @@ type holder struct {
 	waiting      int64                  // the number of waiting points
 	waitingBytes int64                  // the memory of waiting points
 	disowned     bool                   // some block is kept as a parent although its hash means another block now
+	woken        []uint64               // engine hashes that became known while points waited for them
+	bare         []spot                 // blocks that got an engine hash before a tier announced them; wake removes unneeded ones
 	extra        int64                  // the memory of all these exceptions, in bytes
 
 	worker *worker // the holder's worker
@@ -165,7 +167,7 @@ func (x *Index) join(h *holder, s *Stored) int {
 func (x *Index) recount(h *holder, g uint8, kind block.Attention) {
 	if most := x.recountGrowth(h, g); most > x.config.Bytes/4 ||
 		!x.evict(h, func(bool) bool { return x.bytes()+most <= x.config.Bytes }) {
-		x.dropAll(h, func(p *point, r *record) bool {
+		x.dropAll(h, false, func(p *point, r *record) bool {
 			if r.group == g && p.end != 0 {
 				h.broken |= 1 << r.tier
 			}
@@ -195,7 +197,7 @@ func (x *Index) recountGrowth(h *holder, g uint8) (bytes int64) {
 		x.blocks.steps++
 		for _, r := range p.records {
 			if r.group == g && p.end != 0 {
-				bytes += int64(x.coversOf(p)) * coverBytes
+				bytes += int64(x.coversOf(p, r.size)) * coverBytes
 			}
 		}
 	}

@@ -143,12 +143,10 @@ type Index struct {
 	sparse  atomic.Int32                           // how many views are sparse, see view.sparse
 	special atomic.Int32                           // special views (see view.special) plus running Forgets
 
-	known        int      // the number of known holders
-	pointed      int64    // the number of points of all holders; see point
-	waiting      int      // the number of points that wait for a place, of all holders
-	waitingBytes int64    // the memory of these points
-	woken        []uint64 // engine hashes that became known while points waited for them
-	bare         []spot   // blocks that got an engine hash before a tier announced them; wake removes unneeded ones
+	known        int   // the number of known holders
+	pointed      int64 // the number of points of all holders; see point
+	waiting      int   // the number of points that wait for a place, of all holders
+	waitingBytes int64 // the memory of these points
 	scratch      scratch
 	workers      map[workerKey]*worker
 	counts       Stats         // the counters of Stats
@@ -191,6 +189,10 @@ func (x *Index) stretch(size int) int {
 	most := min(mostStretch, int(x.config.Bytes>>16))
 	return max(1, min(most, min(stretchTokens, int(x.config.Bytes>>9))/max(size, 1)))
 }
+
+// pauseSteps is the number of steps after which a writer lets others in between, if it may change much for each block:
+// some milliseconds.
+const pauseSteps = 100_000
 
 func (x *Index) lock() { x.mu.Lock() }
 

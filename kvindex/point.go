@@ -34,7 +34,7 @@ type point struct {
 type rest struct {
 	tail     []block.Token
 	features []block.Feature // multimodal items that start in the tail, with offsets from the chain's first token
-	through  []spot          // blocks of the index that points after this point complete, one for each such point; see mostThrough
+	through  []spot          // blocks of the index that later points complete, one for each point; see mostThrough
 }
 
 // tail returns the tokens between the last block of the index before the point's end and the point's end.
@@ -43,6 +43,15 @@ func (p *point) tail() []block.Token {
 		return nil
 	}
 	return p.rest.tail
+}
+
+// featuresBytes returns the memory of the multimodal items in the tail. A point that ends later in the same block of
+// the index has a copy of each item.
+func (p *point) featuresBytes() int64 {
+	if p == nil || p.rest == nil {
+		return 0
+	}
+	return featuresBytes(p.rest.features)
 }
 
 // record is the announcement of a point's engine block on one tier in one group.
@@ -272,7 +281,7 @@ func (x *Index) resolve(h *holder, p *point, l *line, s *step) {
 		x.contribute(h, p, p.records[i], true)
 	}
 	if h.waiters.get(p.hash) != nil {
-		x.woken = append(x.woken, p.hash)
+		h.woken = append(h.woken, p.hash)
 	}
 }
 

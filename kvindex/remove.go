@@ -6,6 +6,7 @@ import (
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex/internal/memory"
 )
 
 // Remove records that a holder dropped one copy of each block from a tier and group. Hashes that are not known are
@@ -23,10 +24,10 @@ func (x *Index) Remove(id fleet.Holder, tier block.Tier, group int, hashes []uin
 		return
 	}
 	for len(hashes) > 0 {
-		some := hashes[:min(len(hashes), x.stretch(0))]
+		some := hashes[:x.splits(min(len(hashes), x.stretch(0)))]
 		n := len(some)
 		if h.pointed > 0 {
-			some, n = x.fewCovers(h, some)
+			some, n = x.fewCovers(h, tier, uint8(g), some)
 		}
 		hashes = hashes[len(some):]
 		x.roomToSplit(n)
@@ -40,13 +41,16 @@ func (x *Index) Remove(id fleet.Holder, tier block.Tier, group int, hashes []uin
 }
 
 // fewCovers returns the first of some hashes, at least one, and an upper bound n of the number of blocks whose claims
-// change if these hashes are removed. It returns so many hashes that n stays near the length of a stretch.
-func (x *Index) fewCovers(h *holder, hashes []uint64) (some []uint64, n int) {
+// change if these hashes are removed from a tier and group. It returns so many hashes that n stays near the length of a
+// stretch.
+func (x *Index) fewCovers(h *holder, tier block.Tier, group uint8, hashes []uint64) (some []uint64, n int) {
 	for i, hash := range hashes {
 		n++
 		if p := h.byHash.get(hash); p != nil && p.end != 0 {
 			x.blocks.steps++
-			n += x.coversOf(p)
+			if k := p.find(tier, group); k >= 0 {
+				n += x.coversOf(p, p.records[k].size)
+			}
 		}
 		if n > x.stretch(0) {
 			return hashes[:i+1], n
@@ -172,20 +176,27 @@ func (b *blocks) dropBare(h *holder, at spot) {
 	}
 }
 
-// dropBares drops all claims that dropBare would drop. It looks at each strand with blocks that the holder knows once,
-// and at the strand's child strands before.
+// bare reports whether a holder knows the blocks of a segment, but has them on no tier. set is the segment's set of
+// holders.
+func (b *blocks) bare(h *holder, set setID) bool {
+	st := b.sets.state(b.sets.get(set, h.id))
+	return st.named&(known|unnamed) != 0 && st.named&possession == 0
+}
+
+// dropBares drops all claims that dropBare would drop. It looks once at each strand with such blocks, and at the
+// strand's child strands before.
 func (x *Index) dropBares(h *holder) {
 	b := &x.blocks
-	var known []uint64 // depth and index of strands
+	var bare []uint64 // depth and index of strands
 	for i := uint32(1); i < b.strands.Space(); i++ {
 		s := b.strands.At(i)
-		if b.steps++; s != nil && s.length() > 0 && slices.ContainsFunc(b.segmentWords(s), func(w uint64) bool { return b.knows(h, setID(w)) }) {
-			known = append(known, uint64(s.depth)<<32|uint64(i))
+		if b.steps++; s != nil && s.length() > 0 && slices.ContainsFunc(b.segmentWords(s), func(w uint64) bool { return b.bare(h, setID(w)) }) {
+			bare = append(bare, uint64(s.depth)<<32|uint64(i))
 		}
 	}
-	slices.Sort(known)
-	room := 0
-	for _, k := range slices.Backward(known) { // a child strand has more blocks before it than its parent
+	slices.Sort(bare)
+	var room need
+	for _, k := range slices.Backward(bare) { // a child strand has more blocks before it than its parent
 		if i := uint32(k); x.roomToPaint(&room, i) {
 			x.dropBaresOf(h, i)
 		}
@@ -229,23 +240,43 @@ func (b *blocks) dropAll(h *holder, i, lo, hi uint32) {
 	}
 }
 
-// roomToPaint makes room for two changes of a strand, and reports whether the strand is still there. room is the number
-// of changes of segments for which there is room.
-func (x *Index) roomToPaint(room *int, i uint32) bool {
+// roomToPaint makes room for a change of a holder's claims on a strand, and reports whether the strand is still there.
+// room is room that was measured and is not used yet.
+func (x *Index) roomToPaint(room *need, i uint32) bool {
 	b := &x.blocks
 	s := b.strands.At(i)
 	if s == nil || s.length() == 0 {
 		return false
 	}
-	n := 2 * len(b.segmentWords(s)) // each segment may get two new sets
-	if *room < n {
-		*room = max(n, x.stretch(0))
-		if x.roomToSplit(*room); s.length() == 0 {
+	// Each segment may be split, and may get two new sets.
+	words := b.segmentWords(s)
+	n := need{hashes: 2 * len(words), bytes: 2 * memory.ListBytes(2*len(words)+2)}
+	var one [1]uint64
+	for _, w := range words {
+		n.bytes += 2 * memory.ListBytes(len(b.sets.members(setID(w), &one))+1)
+	}
+	if n.hashes > room.hashes || n.bytes > room.bytes {
+		*room = need{hashes: max(n.hashes, x.stretch(0)), bytes: max(n.bytes, x.config.Bytes>>10)}
+		most := b.sets.tablesGrowth(room.hashes) + room.bytes
+		if x.evict(nil, func(bool) bool { return x.bytes()+most <= x.config.Bytes }); s.length() == 0 {
 			return false // the strand was evicted
 		}
 	}
-	*room -= n
+	room.hashes -= n.hashes
+	room.bytes -= n.bytes
 	return true
+}
+
+// changes reports whether a change of its holder's claims alters a strand, or its length or first holder may change.
+func (b *blocks) changes(s *strand, c *change) bool {
+	b.steps++
+	if c.h.leaving {
+		return true
+	}
+	return slices.ContainsFunc(b.segmentWords(s), func(w uint64) bool {
+		st := b.sets.state(b.sets.get(setID(w), c.h.id))
+		return st.named&c.drop.named != 0 || st.covered&c.drop.covered != 0
+	})
 }
 
 // sweep applies a change to all claims of the change's holder. It looks at every strand. If the holder is being
@@ -253,16 +284,17 @@ func (x *Index) roomToPaint(room *int, i uint32) bool {
 func (x *Index) sweep(c *change) {
 	b := &x.blocks
 	defer func() { x.slack = need{} }()
-	for i, room := uint32(1), 0; i < b.strands.Space(); i++ {
+	var room need
+	for i := uint32(1); i < b.strands.Space(); i++ {
 		if c.h.leaving && i%mostStretch == 0 {
 			x.unlock()
 			x.lock()
 		}
-		if !x.roomToPaint(&room, i) {
+		s := b.strands.At(i)
+		if s == nil || !b.changes(s, c) || !x.roomToPaint(&room, i) {
 			continue
 		}
-		s := b.strands.At(i)
-		if b.steps++; c.h.leaving && s.extent>>beganShift == uint32(c.h.id)+1 {
+		if c.h.leaving && s.extent>>beganShift == uint32(c.h.id)+1 {
 			atomic.StoreUint32(&s.extent, s.extent&strandLength) // a strand that stays is charged to no holder
 		}
 		version := s.version
@@ -288,28 +320,37 @@ func (x *Index) Clear(id fleet.Holder, tier block.Tier) {
 	if h.named > 0 {
 		x.sweep(&change{h: h, drop: state{named: anyGroup << tier}})
 	}
-	x.dropAll(h, func(p *point, r *record) bool {
+	there := x.dropAll(h, true, func(p *point, r *record) bool {
 		if p.wait != nil && lost && r.tier != tier {
 			h.broken |= 1 << r.tier
 		}
 		return r.tier == tier
 	})
-	if h.named > 0 {
+	if there && h.named > 0 {
 		x.dropBares(h)
 	}
 }
 
-// dropAll drops the records that the parameter which selects, of all points of a holder.
-func (x *Index) dropAll(h *holder, which func(p *point, r *record) bool) {
+// dropAll drops the records that the parameter which selects, of all points of a holder. If pause is true, dropAll lets
+// other writers in between after some milliseconds, and reports false if the holder was forgotten meanwhile.
+func (x *Index) dropAll(h *holder, pause bool, which func(p *point, r *record) bool) bool {
 	var all []*point
 	for p := h.points.first; p != nil; p = p.links[ofHolder].next {
 		all = append(all, p)
 	}
+	from := x.blocks.steps
 	for _, p := range slices.Backward(all) { // most children are newer than their parents, and go first
-		if x.blocks.steps++; len(p.records) > 0 { // a point without records is kept for its children, or was freed with them
+		if x.blocks.steps++; len(p.records) > 0 { // a point without records is kept for its children, or was freed
 			x.dropRecords(h, p, func(r *record) bool { return which(p, r) })
 		}
+		if pause && x.blocks.steps-from > pauseSteps {
+			if !x.yield(h) {
+				return false
+			}
+			from = x.blocks.steps
+		}
 	}
+	return true
 }
 
 // Forget drops all that is known of a holder. From the beginning of Forget on, readers do not see the holder. Forget

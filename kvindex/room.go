@@ -99,8 +99,28 @@ func (x *Index) makeRoom(h *holder, n need) bool {
 	return x.evict(h, func(ample bool) bool { return x.roomy(n, ample) })
 }
 
-// roomToSplit evicts until a removal of n blocks fits in the budget. A removal can need room: it splits segments and
-// makes new sets.
+// splitNeed returns an upper bound of the memory that a removal of n blocks takes. A removal can need room: it splits
+// segments and makes new sets. It adds up to two segments to a strand. A longer list may be of the next size class of
+// Go's heap, which has up to a quarter more memory.
+func (x *Index) splitNeed(n int) int64 {
+	b := &x.blocks
+	lists := min(int64(n)*int64(2*cap(b.old)), b.segments.Bytes()/4) + 2*memory.ListBytes(cap(b.old)+2)
+	return b.sets.growth(n) + int64(n)*32 + lists + 4096
+}
+
+// splits returns how many of n blocks one step of a removal takes, so that splitNeed is a small part of the budget. The
+// bound is far above what a usual removal takes, and blocks of other holders are evicted to make room for it.
+func (x *Index) splits(n int) int {
+	if x.slack.hashes >= n {
+		return n
+	}
+	for n > 1 && x.splitNeed(n) > x.config.Bytes>>6 {
+		n /= 2
+	}
+	return n
+}
+
+// roomToSplit evicts until a removal of n blocks fits in the budget.
 func (x *Index) roomToSplit(n int) {
 	b := &x.blocks
 	b.steps += uint64(n)
@@ -108,12 +128,19 @@ func (x *Index) roomToSplit(n int) {
 		x.slack.hashes -= n
 		return
 	}
-	// A removal adds up to two segments to a strand. The longer list may be of the next size class of Go's heap.
-	most := b.sets.growth(n) + int64(n)*int64(32+2*cap(b.old)) + 2*memory.ListBytes(cap(b.old)+2) + 4096
+	most := x.splitNeed(n)
 	x.evict(nil, func(bool) bool { return x.bytes()+most <= x.config.Bytes })
 }
 
-// fit gives back memory of tables that have become too large for their entries.
+// shrink gives back memory of tables that have become too large for their entries, a part of it at a time. An eviction
+// calls it often.
+func (x *Index) shrink() {
+	x.blocks.heads.Shrink()
+	x.blocks.names.Shrink()
+	x.slack = need{}
+}
+
+// fit gives back all memory of tables that have become too large for their entries.
 func (x *Index) fit() {
 	x.blocks.heads.Fit()
 	x.blocks.names.Fit()

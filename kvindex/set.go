@@ -313,7 +313,12 @@ func (s *sets) bytes() int64 {
 }
 
 func (s *sets) growth(n int) int64 {
-	return s.stored.Growth(n) + int64(n)*memory.ListBytes(s.largest+2) + s.byHash.Growth(n) + s.statesGrowth(n)
+	return s.tablesGrowth(n) + int64(n)*memory.ListBytes(s.largest+2)
+}
+
+// tablesGrowth returns an upper bound of the memory that n more sets and states take, without the lists of members.
+func (s *sets) tablesGrowth(n int) int64 {
+	return s.stored.Growth(n) + s.byHash.Growth(n) + s.statesGrowth(n)
 }
 
 // statesGrowth returns an upper bound of the memory that n more states take.

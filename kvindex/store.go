@@ -42,16 +42,18 @@ func (x *Index) Store(id fleet.Holder, s *Stored) {
 	}
 	for a.from < len(s.Hashes) {
 		a.to = min(a.from+x.stretch(s.BlockSize), len(s.Hashes))
-		covers := x.covers(&a)
-		n := a.need()
-		n.bytes += x.coverNeed(covers)
+		calls, items := x.covers(&a)
+		n := a.need(x.size)
+		n.bytes += x.coverNeed(calls) + items*a.copiesOfItems(x.size)
 		if !x.makeRoom(h, n) {
 			x.refuse(h, 1<<s.Tier)
 			break
 		}
 		x.blocks.steps += uint64(a.to - a.from)
 		a.from = x.apply(&a)
-		x.wake(h)
+		if !x.wake(h) {
+			return
+		}
 		x.boundWaiting()
 		if a.from < len(s.Hashes) && !x.yield(h) {
 			return
@@ -106,16 +108,21 @@ type announcement struct {
 	features []block.Feature // ordered by offset
 }
 
-// need returns an upper bound of what the hashes in from and to store.
-func (a *announcement) need() need {
+// need returns an upper bound of what the hashes in from and to store, without the parts of blocks that points cover.
+// size is the number of tokens of a block of the index.
+func (a *announcement) need(size uint32) need {
 	n := need{hashes: a.to - a.from, size: max(a.BlockSize, 0)}
 	if a.aligned {
 		n.tokens = n.hashes * a.BlockSize
-		for _, f := range a.within(a.from, a.to) {
-			n.bytes += 2 * (featureBytes + int64(len(f.ID)))
-		}
+		n.bytes = featuresBytes(a.within(a.from, a.to)) * a.copiesOfItems(size)
 	}
 	return n
+}
+
+// copiesOfItems returns how many points may have a copy of a multimodal item: those that end in the item's block of the
+// index, and a waiting point.
+func (a *announcement) copiesOfItems(size uint32) int64 {
+	return 2 + min(int64(a.to-a.from), int64(size)/max(int64(a.BlockSize), 1))
 }
 
 // size returns the number of tokens of each engine block, as a record has it. 0: not known.

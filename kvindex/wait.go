@@ -116,27 +116,44 @@ func (x *Index) rouse(h *holder, hashes []uint64) {
 	}
 	for _, hash := range hashes {
 		if h.waiters.get(hash) != nil {
-			x.woken = append(x.woken, hash)
+			h.woken = append(h.woken, hash)
 		}
 	}
 }
 
-// wake gives places to the points that waited for the hashes in x.woken, then to the points that waited for these
-// points, and so on. At the end it removes the blocks of x.bare that nothing needs.
-func (x *Index) wake(h *holder) {
-	for len(x.woken) > 0 {
-		top := len(x.woken) - 1
-		hash := x.woken[top]
+// mostWoken returns how many parts of blocks the records of a waiting point may cover: those of a block of the largest
+// size on each tier. wake drops a point with more: no engine has such a block.
+func (x *Index) mostWoken() int { return block.NumTiers * x.spans(block.MaxSize) }
+
+// wake gives places to the points that waited for the hashes in h.woken, then to the points that waited for these
+// points, and so on. At the end it removes the blocks of h.bare that nothing needs. After some milliseconds it lets
+// other writers in between. It reports false if the holder was forgotten meanwhile.
+func (x *Index) wake(h *holder) bool {
+	for from := x.blocks.steps; len(h.woken) > 0; {
+		if x.blocks.steps-from > pauseSteps {
+			if !x.yield(h) {
+				return false
+			}
+			from = x.blocks.steps
+		}
+		top := len(h.woken) - 1
+		hash := h.woken[top]
 		x.blocks.steps++
 		l, known := x.after(x.refer(h, hash))
 		waiters := h.waiters.get(hash)
 		if !known || waiters == nil {
-			x.woken = x.woken[:top]
+			h.woken = h.woken[:top]
 			continue
 		}
 		p := waiters.first
 		n := need{hashes: 1, tokens: len(p.wait.tokens), size: max(len(p.wait.tokens), 1)}
-		n.bytes = x.coverNeed(x.pending(&l) + len(p.records)*x.spans(uint32(n.tokens)))
+		calls := x.coversOfAll(p, uint32(n.tokens), l.end+uint32(n.tokens))
+		if calls > x.mostWoken() {
+			x.dropWaiting(h, p)
+			x.refuse(h, 0)
+			continue
+		}
+		n.bytes = x.coverNeed(x.pending(&l)+calls) + featuresBytes(p.wait.features) + l.point.featuresBytes()
 		if !x.roomy(n, false) {
 			// An eviction may drop any of these points: look them up again after it.
 			if !x.makeRoom(h, n) {
@@ -153,12 +170,13 @@ func (x *Index) wake(h *holder) {
 		s := x.next(&l, w.tokens, absolute(w.features, int(l.end)))
 		x.arrive(h, p, &l, &s)
 	}
-	for _, at := range x.bare {
+	for _, at := range h.bare {
 		if x.blocks.there(at) {
 			x.blocks.dropBare(h, at)
 		}
 	}
-	x.bare = x.bare[:0]
+	h.bare = h.bare[:0]
+	return true
 }
 
 // arrive gives a point its place: the line is the position where the point begins, and the step leads over its tokens.
@@ -180,7 +198,7 @@ func (x *Index) arrive(h *holder, p *point, l *line, s *step) (*point, spot) {
 	x.leave(h, p)
 	x.stopWaiting(h, p)
 	if len(p.records) == 0 {
-		x.bare = append(x.bare, l.at)
+		h.bare = append(h.bare, l.at)
 	}
 	twin := (*point)(nil)
 	for _, r := range p.records {

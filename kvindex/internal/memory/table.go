@@ -27,6 +27,8 @@ type Table struct {
 
 	segments [tableSegments]tableSegment
 	buckets  int // the number of buckets in all segments
+
+	shrinkHand int // the segment at which Shrink continues
 }
 
 type tableSegment struct {
@@ -270,12 +272,30 @@ func (t *Table) rebuild(i, n int) *[]bucket {
 	return &buckets
 }
 
-// Fit rebuilds the segments that need less memory than they have.
+// Fit rebuilds all segments that need less memory than they have.
 func (t *Table) Fit() {
 	for i := range t.segments {
 		g := &t.segments[i]
 		if p := g.buckets.Load(); p != nil && t.sizeFor(i, g.n) < len(*p) {
 			t.rebuild(i, g.n)
+		}
+	}
+}
+
+// shrunk is how many segments Shrink rebuilds at most: the rebuilding of all segments of a large table takes long.
+const shrunk = 16
+
+// Shrink rebuilds segments that are more than a 32nd too large, at most 16 of them. So a table from which entries are
+// removed one after another moves at most 32 entries for each removed entry. The next call of Shrink continues at the
+// segment where this call ended.
+func (t *Table) Shrink() {
+	for n, looks := 0, 0; n < shrunk && looks < tableSegments; looks++ {
+		i := t.shrinkHand % tableSegments
+		t.shrinkHand = i + 1
+		g := &t.segments[i]
+		if p := g.buckets.Load(); p != nil && t.sizeFor(i, g.n) < len(*p)-len(*p)/32 {
+			t.rebuild(i, g.n)
+			n++
 		}
 	}
 }

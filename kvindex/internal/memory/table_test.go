@@ -185,3 +185,43 @@ func TestALogKeepsRunsAndLittleGarbage(t *testing.T) {
 		t.Errorf("%d words are kept for nothing", l.words)
 	}
 }
+
+// A full index deletes entries a few at a time, and gives memory back after each few. Shrink then moves at most some 40
+// entries for each deleted entry, and the table stays at most a tenth larger than its entries need.
+func TestShrinkMovesFewEntries(t *testing.T) {
+	const n = 200_000
+	table := Table{Tight: true}
+	for i := range uint64(n) {
+		table.Put(table.Hash(i), i+1)
+	}
+	table.Fit()
+	moved := 0
+	for i := range uint64(n / 2) {
+		table.Delete(table.Hash(i), i+1)
+		if i%64 != 0 {
+			continue
+		}
+		var before [tableSegments]*[]bucket
+		for k := range table.segments {
+			before[k] = table.segments[k].buckets.Load()
+		}
+		table.Shrink()
+		for k := range table.segments {
+			if table.segments[k].buckets.Load() != before[k] {
+				moved += table.segments[k].n
+			}
+		}
+	}
+	if moved > 40*n/2 {
+		t.Errorf("%d deletions moved %d entries", n/2, moved)
+	}
+	is := table.Bytes()
+	if table.Fit(); is > table.Bytes()*11/10 {
+		t.Errorf("the table takes %d bytes, and needs %d", is, table.Bytes())
+	}
+	for i := range uint64(n) {
+		if has(&table, i, i+1) != (i >= n/2) {
+			t.Fatalf("key %d", i)
+		}
+	}
+}
