@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/hex"
 	"encoding/json"
+	"os"
+	"os/exec"
 	"slices"
 	"strconv"
 	"testing"
@@ -280,6 +282,25 @@ func TestVLLMHashesAreReproduced(t *testing.T) {
 					}
 				}
 				parent = got[i]
+			}
+		})
+	}
+}
+
+// TestTheEnginesStillMakeTheseHashes makes the stored hashes again with the code of the installed engines. This takes
+// half a minute, so the test runs only if WARMPATH_INTEROP is set, as `make interop` does.
+func TestTheEnginesStillMakeTheseHashes(t *testing.T) {
+	if os.Getenv("WARMPATH_INTEROP") == "" {
+		testenv.Missing(t, "the code of vLLM and SGLang", "make test-engines interop")
+	}
+	for _, engine := range []string{"vllm", "sglang"} {
+		t.Run(engine, func(t *testing.T) {
+			python := testenv.Installed(t, "engines/"+engine+"/venv/bin/python", "make test-engines")
+			cmd := exec.Command(python, testenv.Path(t, "vectors/check.py"), engine)
+			cmd.Env = append(os.Environ(), "VLLM_TARGET_DEVICE=cpu")
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Errorf("%v: %s", err, out)
 			}
 		})
 	}
