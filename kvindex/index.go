@@ -105,10 +105,10 @@ type Stored struct {
 	RootUnknown bool
 	Origin      Origin
 	// AnyTierOrder says that the engine loads the blocks of a chain from any tier in any order: each block counts on
-	// its fastest tier, and a match may continue from the host back on the accelerator. TensorRT-LLM does:
-	// loadOrAllocateBlocks in cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp walks its tree and onboards every
-	// matched block that is not on the accelerator. vLLM and SGLang do not. The index applies the rule to a holder from
-	// the holder's first announcement on that has AnyTierOrder and a tier below the accelerator.
+	// its fastest tier, and a match may continue from the host back on the accelerator. The C++ cache manager of
+	// TensorRT-LLM does: loadOrAllocateBlocks in cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp walks its tree and
+	// onboards every matched block that is not on the accelerator. vLLM and SGLang do not. The index applies the rule
+	// to a holder from the holder's first announcement on that has AnyTierOrder and a tier below the accelerator.
 	AnyTierOrder bool
 }
 

@@ -31,8 +31,8 @@ type Parts struct {
 	Bodies    *proxy.Bodies
 	Telemetry *telemetry.Telemetry
 	Log       *slog.Logger
-	// Queue says whether requests wait for a worker (see UseQueue). MaxRequests is the number of this router's requests
-	// at which a holder is saturated; 0 is no limit.
+	// Queue says whether requests wait for a worker (see UseQueue). MaxRequests is the number of requests at which a
+	// holder is saturated; 0 is no limit.
 	Queue       queue.Config
 	MaxRequests int
 	// Connections bounds the connections of clients.
