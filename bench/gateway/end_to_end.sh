@@ -44,7 +44,7 @@ each() {
 	echo "$(nproc) cores ($(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1)), Linux $(uname -r), $(go version | cut -d' ' -f3), load $(cut -d' ' -f1-3 /proc/loadavg)."
 	echo "Commit $(git describe --always --dirty --exclude '*'); \`bash bench/gateway/end_to_end.sh\`: processor time, medians of $RUNS runs."
 	echo
-	echo "| bytes of vLLM 0.32 messages → decoding → index; every stored block is removed later (\`BenchmarkMessage\` in \`kvfeed\`) | block operations a second on one core |"
+	echo "| bytes of vLLM 0.32 messages → decoding → index; every stored block is removed later (\`BenchmarkMessage\` in \`kvfeed\`) | block operations (stored and removed blocks) a second on one core |"
 	echo "|---|---|"
 	for c in 1:400000 32:20000 512:2000; do
 		blocks=${c%:*}
