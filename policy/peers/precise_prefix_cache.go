@@ -21,7 +21,7 @@ type PrecisePrefixCache struct {
 	// TierWeights are the worth of a matched token by its tier: the memory in which its block lies. llm-d weighs only
 	// the GPU's memory and host memory; the weights of the other tiers are Warmpath's.
 	TierWeights policy.TierWeights `yaml:"tier_weights"`
-	// SpeculativeIndexing counts a dispatched prompt as cached for 2 s before events confirm it.
+	// SpeculativeIndexing counts a dispatched prompt as cached for 2 s, until events confirm it.
 	SpeculativeIndexing bool `yaml:"speculative_indexing"`
 	// Picker is max_score, random, or weighted_random.
 	Picker string `yaml:"picker"`

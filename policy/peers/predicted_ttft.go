@@ -11,14 +11,16 @@ import (
 // compute the request's own uncached tokens. A matched token on a slower tier counts in part as uncached, because it
 // has to be loaded. Scores are negated milliseconds.
 type PredictedTTFT struct {
-	// Learned uses the times that were learned for the worker's kind, adjusted to the worker's own speed. While no times
-	// are learned, the parameters below count.
+	// Learned uses the times that the router learned for the worker's kind (workers of the same engine, model and
+	// hardware), adjusted to the worker's own speed. While no times are learned, token_ms, attention_ms and base_ms
+	// count.
 	Learned bool `yaml:"learned"`
-	// TokenMs is the milliseconds that an uncached token takes.
+	// TokenMs is the milliseconds that an uncached prompt token takes.
 	TokenMs float64 `yaml:"token_ms"`
 	// AttentionMs is the additional milliseconds of an uncached token for each token before it.
 	AttentionMs float64 `yaml:"attention_ms"`
-	// BaseMs is the additional milliseconds of a step of 8,192 tokens.
+	// BaseMs is the additional milliseconds of each engine step. A step computes 8,192 prompt tokens, so that each
+	// uncached token adds 1/8,192 of this time.
 	BaseMs float64 `yaml:"base_ms"`
 	// TierWeights are the share of a matched token's computation that is saved, by its tier: the memory in which its
 	// block lies.
