@@ -260,8 +260,8 @@ func (d *Decision) candidateOn(pool *fleet.Pool, h fleet.Holder, first int) *pol
 	return nil
 }
 
-// usable returns how many tokens of the prompt c's engine can use from its cache, if the cache has the prompt's first
-// blocks. blocks is the number of these blocks, in blocks of the index.
+// usable returns how many of the prompt's tokens the engine of the candidate c can take from its cache, if the cache
+// has the prompt's first blocks. blocks is the number of these blocks, in blocks of the index.
 func (d *Decision) usable(c *policy.Candidate, blocks uint32) int {
 	tokens := min(int(blocks)*d.BlockSize, d.PromptTokens-1)
 	return tokens - tokens%c.BlockSize

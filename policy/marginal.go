@@ -139,18 +139,19 @@ const (
 // typical holds the facts of a price that do not depend on the candidate.
 type typical struct {
 	answer   float64      // the expected tokens of the answer
-	together float64      // the share of the answer during which the requests that run now keep running
+	together float64      // the share of the answer's time during which the requests that run now slow the answer
 	timing   fleet.Timing // the mean timing of the candidates
 	pressure float64      // the mean of the known pressures of the candidates; 1 if none is known
 }
 
 // typical returns the expected length of an answer to q, and the means over the candidates.
 //
-// The field together follows from how soon the router levels a difference in load. A router that reads loads keeps the
-// loads of the holders within k requests of each other, where k does not grow with the load [Mitzenmacher, The Power of
-// Two Choices, 2001]. A holder with n requests gets n new requests in the time of one answer. So the router levels a
-// difference of k requests in k/n of that time. k is the constant levelled; it is more than one or two, because a long
-// conversation counts for many short ones.
+// The requests that run at a holder now slow an answer there, until the router has levelled the load: it sends new
+// requests to other holders. A router that reads loads keeps the loads of the holders within k requests of each other,
+// where k does not grow with the load [Mitzenmacher, The Power of Two Choices, 2001]. A holder with n requests would
+// get n new requests in the time of one answer. So the router levels k requests in k/n of that time. The field together
+// is this share, at most mostTogether. k is the constant levelled. In theory k is one or two; it is more here, because
+// a long conversation loads a holder as much as many short ones. n is the mean in m.crowds.
 func (m *marginal) typical(q *Query, c []Candidate) typical {
 	t := typical{answer: m.answers.mean(q.Model, firstAnswer)}
 	t.together = min(mostTogether, levelled/max(m.crowds.mean(q.Model, firstCrowd), 1))

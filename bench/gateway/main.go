@@ -54,7 +54,18 @@ func main() {
 	fmt.Printf("# The gateway beside others\n\n%s\n\n", machine())
 	fmt.Printf("Commit %s, %s, %s, medians of %d passes, all rows interleaved in one run: `bash bench/gateway/run.sh`.\n", *commit, runtime.Version(), *nginx, *passes)
 	fmt.Print("Two mock workers stream 64 flushed chunks. Workload a: 250-byte unique prompts; b: 33 KB bodies, a 24 KB prefix shared by 50 sessions.\n",
-		"Added time to first token: one client, targets interleaved request by request; p50 is of paired differences. CPU: user and system of the router's processes.\n\n")
+		`- *Workload a*: prompts of 250 bytes, all different. *Workload b*: bodies of 33 KB, with a prefix of 24 KB that 50
+  sessions share.
+- *Added* is how much later the first token comes with the router than without. One client sends each request to all
+  routers and directly to a worker, in turn. *Added p50* is the median of the differences between a router and the
+  worker; *added p99* is the difference of the two p99.
+- *Paced streams*: 100 requests arrive each second, and the workers send a chunk every 5 ms.
+- *Resident MB* is the memory of the router's processes, at the start → after the run with 32 clients (*loaded*).
+- *CPU* is the user and system time of the router's processes.
+- *Tokens cached*: the router remembers the token ids of every prompt. *Tokens asked*: the router asks a worker for the
+  token ids of each request.
+
+`)
 	for _, w := range []string{"a", "b"} {
 		table(os.Stdout, lines, w)
 	}
@@ -146,6 +157,7 @@ func machine() string {
 		}
 		return "unknown"
 	}
-	return fmt.Sprintf("%d cores (%s), Linux %s, load average %s at the end.", runtime.NumCPU(),
-		first("/proc/cpuinfo", "model name"), first("/proc/sys/kernel/osrelease", ""), first("/proc/loadavg", ""))
+	load := strings.Fields(first("/proc/loadavg", ""))
+	return fmt.Sprintf("%d cores (%s), Linux %s, load average %s over 1, 5 and 15 minutes at the end.", runtime.NumCPU(),
+		first("/proc/cpuinfo", "model name"), first("/proc/sys/kernel/osrelease", ""), strings.Join(load[:min(3, len(load))], ", "))
 }

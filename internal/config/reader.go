@@ -207,7 +207,7 @@ func (r *reader) value(node ast.Node, v reflect.Value) {
 
 // section says how to treat keys of a mapping that are not fields of the struct.
 type section struct {
-	take func(entry) bool // reads a key itself and returns true; nil: reads no key
+	take func(entry) bool // reads a key itself and returns true, or returns false; nil: reads no key
 	// unknown reports an unknown key. If it is nil, the error suggests the most similar known key.
 	unknown func(entry)
 }

@@ -205,7 +205,7 @@ func (t *tree) resolve(node ast.Node) ast.Node {
 	return nil
 }
 
-// anchored returns the value of the last anchor before the alias that has the alias's name.
+// anchored returns the value of an alias: several anchors may have its name, and the last one before the alias counts.
 func (t *tree) anchored(alias *ast.AliasNode) ast.Node {
 	same := t.anchors[text(alias.Value)]
 	i, _ := slices.BinarySearchFunc(same, alias.Start.Position.Offset, func(a *ast.AnchorNode, offset int) int {

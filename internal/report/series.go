@@ -81,7 +81,8 @@ func (s *series) answer(a *Answer) {
 	}
 }
 
-// gauge sets a worker's values from time t on. It returns how long the worker was busy with its previous values.
+// gauge sets a worker's gauges from time t on. It returns how long the worker had running requests since its gauges
+// were set last, up to t; 0 if it had none.
 func (s *series) gauge(worker int, t time.Duration, running, waiting, kv float64) (busy time.Duration) {
 	g := &s.workers[worker].gauges
 	if g[0].value > 0 {

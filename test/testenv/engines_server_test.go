@@ -118,8 +118,8 @@ func (e *realEngine) await(t *testing.T) {
 
 func (e *realEngine) gone() bool { return syscall.Kill(-e.pgid, 0) != nil }
 
-// stop ends the engine and its children. It sends SIGTERM first, because a killed API server does not end its engine
-// core process.
+// stop ends the engine and its children. SIGTERM lets the engine end its children itself. If a process is left after
+// 30 s, all get SIGKILL.
 func (e *realEngine) stop() {
 	_ = syscall.Kill(-e.pgid, syscall.SIGTERM)
 	if !testenv.Poll(30*time.Second, e.gone) {

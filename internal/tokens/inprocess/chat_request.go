@@ -97,10 +97,10 @@ type renderContext struct {
 }
 
 // ReadRequest reads the body of a chat completion request for this template. The body must not change while the request
-// is in use, because the request shares the body's texts. The error is a *requestError if the engine refuses the
-// request, too. The error is errMedia if only the engine can render the request. The error is jinja.ErrLimit if the
-// request has too many values. Any other error says that the body is not JSON, or that the request's own template has a
-// syntax error.
+// is in use, because the request shares the body's texts. The error is a *requestError if the engine would refuse the
+// request. The error is errMedia if only the engine can render the request. The error is jinja.ErrLimit if the request
+// has too many values. Any other error says that the body is not JSON, or that the request's own template has a syntax
+// error.
 func (t *chatTemplate) ReadRequest(body []byte, c requestConfig) (*chatRequest, error) {
 	b := &bodyReader{config: &c}
 	if err := b.open(body); err != nil {
