@@ -52,8 +52,8 @@ func main() {
 		os.Exit(1)
 	}
 	fmt.Printf("# The gateway beside others\n\n%s\n\n", machine())
-	fmt.Printf("Commit %s, %s, %s, medians of %d passes, all rows interleaved in one run: `bash bench/gateway/run.sh`.\n", *commit, runtime.Version(), *nginx, *passes)
-	fmt.Print("Two mock workers stream 64 flushed chunks. Workload a: 250-byte unique prompts; b: 33 KB bodies, a 24 KB prefix shared by 50 sessions.\n",
+	fmt.Printf("Commit %s, %s, %s: `bash bench/gateway/run.sh`. Figures are medians of %d passes; all rows took\nturns in one run. Two mock workers stream 64 chunks, each flushed.\n\n", *commit, runtime.Version(), *nginx, *passes)
+	fmt.Print(
 		`- *Workload a*: prompts of 250 bytes, all different. *Workload b*: bodies of 33 KB, with a prefix of 24 KB that 50
   sessions share.
 - *Added* is how much later the first token comes with the router than without. One client sends each request to all
