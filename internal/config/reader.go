@@ -78,8 +78,9 @@ func ReadDocument(path string, into any) error {
 func (r *reader) mistake(at *token.Position, problem string) {
 	r.broken[r.path] = true
 	// An entry of a list has required keys. Without the value of this key, Validate may report other keys of the entry.
-	if entry := unit(r.path); strings.Contains(entry, "[") {
-		r.broken[entry] = r.broken[entry]
+	entry := unit(r.path)
+	if _, there := r.broken[entry]; !there && strings.Contains(entry, "[") {
+		r.broken[entry] = false
 	}
 	// An anchor is read again for each of its aliases, so its mistakes are found several times.
 	if m := (mistake{at, problem}); !slices.Contains(r.mistakes, m) {
