@@ -203,7 +203,8 @@ func (l *ledger) cached(stored, removed int64, known bool) {
 	}
 }
 
-// forgetCache forgets which blocks are cached and their order of use: the cache is empty, or its content is unknown.
+// forgetCache forgets how many blocks are cached and when they were used last: the cache is empty, or its content is
+// unknown.
 func (l *ledger) forgetCache() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

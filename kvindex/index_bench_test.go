@@ -41,7 +41,7 @@ func random(r *rand.Rand, n int) []block.Token {
 	return out
 }
 
-// announce stores a prompt by several events of step blocks each.
+// announce stores a prompt by several events. Each event has as many blocks as step says; the last one may have fewer.
 func announce(x *kvindex.Index, h fleet.Holder, prompt []block.Token, step int) {
 	hashes := make([]uint64, len(prompt)/16)
 	d := uint64(h) + 1

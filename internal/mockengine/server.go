@@ -40,7 +40,7 @@ type EventSource struct {
 type Stats struct {
 	Ranks    []RankStats
 	Requests uint64 // number of accepted generation requests
-	Starts   int    // number of starts of the engine, with the first
+	Starts   int    // number of starts of the engine since New, the first one included
 }
 
 // RankStats has the engine model's gauges and totals for one rank, and the number of its event messages.

@@ -215,7 +215,7 @@ func (g *generation) check() {
 // number returns the value of a parameter. It returns +Inf for the value inf, and 0 if the generator has no such
 // parameter.
 func (g *generation) number(key string) float64 {
-	v, _ := strconv.ParseFloat(g.values[key], 64) // check has refused other text
+	v, _ := strconv.ParseFloat(g.values[key], 64) // no error: check has refused values that are not numbers, and an absent key gives 0
 	return v
 }
 
