@@ -157,8 +157,10 @@ func (x *Index) covers(a *announcement) (n int, items int64) {
 		return 0, 0
 	}
 	jumps := a.RootUnknown // the place of a known hash may be elsewhere than after the hash before it
+	start := uint32(0)     // where the announcement begins in its chain, if it does not jump
 	if parent, has := a.parent(); has {
 		l, known := x.after(x.refer(h, parent))
+		start = l.end
 		n, items, jumps = x.pending(&l), l.point.featuresBytes(), jumps || !known
 	}
 	size := a.size()
@@ -170,7 +172,11 @@ func (x *Index) covers(a *announcement) (n int, items int64) {
 		x.blocks.steps++
 		l, placed := x.after(p, 0)
 		if k := p.find(a.Tier, a.group); !placed && a.aligned { // the announcement may place the point
-			n += x.spans(size) + x.coversOfAll(p, size, MaxChain)
+			end := uint32(MaxChain)
+			if !jumps {
+				end = start + uint32(i+1-a.from)*size
+			}
+			n += x.spans(size) + x.coversOfAll(p, size, end)
 		} else if !placed {
 			continue
 		} else if k < 0 || p.records[k].size != size {

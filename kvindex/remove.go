@@ -380,7 +380,11 @@ func (x *Index) Forget(id fleet.Holder) {
 	if x.pointed == 0 && !slices.ContainsFunc(x.blocks.holders, func(h *holder) bool { return h != nil && h.claims > 0 }) {
 		x.blocks.clear()
 	}
-	x.fit()
+	for range memory.ShrinkCalls {
+		x.shrink()
+		x.unlock()
+		x.lock()
+	}
 }
 
 // dropPoints forgets all points of a holder: the records of engine blocks that claims cannot express. The claims on the

@@ -285,6 +285,9 @@ func (t *Table) Fit() {
 // shrunk is how many segments Shrink rebuilds at most: the rebuilding of all segments of a large table takes long.
 const shrunk = 16
 
+// ShrinkCalls is the number of calls of Shrink that rebuild all segments, if no entries are added or removed meanwhile.
+const ShrinkCalls = tableSegments / shrunk
+
 // Shrink rebuilds segments that are more than a 32nd too large, at most 16 of them. So a table from which entries are
 // removed one after another moves at most 32 entries for each removed entry. The next call of Shrink continues at the
 // segment where this call ended.
