@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// others is the work of other routers on a holder, as its engine's last report shows it.
+// others has what an engine's reports say about a holder: the last report, the work of other routers as computed from
+// it, and the time of a prompt token.
 type others struct {
 	at                                 atomic.Int64  // when the report was read, Unix nanoseconds; 0: there is none
 	requests, waiting, prefill, blocks atomic.Int64  // see Others

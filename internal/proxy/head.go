@@ -41,7 +41,8 @@ type answerHead struct {
 var headEnd = []byte("\r\n\r\n")
 
 // findHead returns the length of the header at the beginning of b, including the empty line at its end. It returns 0
-// when the header is not complete yet. Earlier calls have searched the first seen bytes of b.
+// when the header is not complete yet. seen is the number of bytes at the beginning of b that earlier calls have
+// searched.
 func findHead(b []byte, seen int) int {
 	from := max(0, seen-len(headEnd)+1)
 	i := bytes.Index(b[from:], headEnd)

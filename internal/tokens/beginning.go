@@ -57,7 +57,7 @@ type template struct {
 
 // class records how a model's templates treat the turns of one kind of list. kindOf and forkKind define the kinds.
 type class struct {
-	dropped int // largest number of ids at the end of a list's answer that were missing in a longer list's answer
+	dropped int // when a list grew: the largest number of last ids of its old answer that its new answer lacked
 	agreed  int // number of answers that agreed
 }
 
