@@ -250,6 +250,15 @@ f: correct these 4 problems and check again`},
 		{"an entry with a value that cannot be read is not checked", "workers: [{url: a, ranks: x}]", `f:1:27: "x" is not a whole number` + again},
 		{"a swap of two letters", "wrokers: []", `f:1:1: unknown field "wrokers"; did you mean workers?`},
 		{"a key of another section in an entry", "models: [{model: x, path: .}]", `f:1:11: unknown field models.model (known: name, path)` + again},
+		{"an entry with an unknown key is not checked", "workers: [{url: 'http://a', modle: m, ranks: 300}]",
+			`f:1:29: unknown field workers.modle; did you mean workers.model?` + again},
+		{"an unknown key hides no wrong value beside it", "routing: {bloc: 1, block_size: 99999, block_sizes: {a: 0, b: x}, block_keys: fnv}",
+			`f:1:11: unknown field routing.bloc (known: tier_weights, imbalance_tokens, speculative_ttl, approximate_ttl, block_size, block_sizes, block_keys, max_requests)
+f:1:32: routing.block_size: 99999 is outside 0..65536
+f:1:56: routing.block_sizes.a: 0 is outside 1..65536
+f:1:62: "x" is not a whole number
+f:1:78: routing.block_keys: "fnv" is none of xxh3, fnv1a
+f: correct these 5 problems and check again`},
 		{"a path in place of a model", "models: [/x]", `f:1:10: "/x" stands where a model is expected: a model is written as path: DIR, with name: NAME if there are several` + again},
 		{"a path in place of models", "models: /x", `f:1:9: "/x" stands where a list is expected: a line with - for each, such as - path: DIR`},
 		{"all is well beside it", "breaker: {delay: 5, failures: 2}", `f:1:18: "5" is not a duration such as 50ms, 2s or 1m30s`},

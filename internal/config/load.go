@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/warmpath/warmpath"
 )
 
 // EnvAdminKey is the environment variable with the admin key. It overrides the file.
@@ -84,7 +86,8 @@ func (r *reader) problem(p *problem) {
 
 // follows reports whether p may be a consequence of a value that could not be read. It is one if the value belongs to
 // p's key, to a setting around it, or to a setting inside it. It is also one if p's text names the value's key, and
-// both are in the same unit of the file. All settings of policies count as one value, because they refer to each other.
+// both are in the same unit of the file. All settings about policies count as one value, because they refer to each
+// other.
 func (r *reader) follows(p *problem) bool {
 	for path := range r.broken {
 		switch {
@@ -108,9 +111,15 @@ func within(path, outer string) bool {
 // words matches the names of keys in an error.
 var words = regexp.MustCompile(`[a-z_]+`)
 
+// ofPolicies reports whether a setting is about policies. In the section routing these are policy, the defaults of
+// policies, and the policies that stand there under the names of their kinds.
 func ofPolicies(path string) bool {
+	if key, ok := strings.CutPrefix(path, "routing."); ok {
+		_, kind := warmpath.PolicyKinds().Find(unit(key))
+		return kind || slices.Contains([]string{"policy", "tier_weights", "imbalance_tokens"}, unit(key))
+	}
 	top := index.ReplaceAllString(unit(path), "")
-	return slices.Contains([]string{"policy", "policies", "model_policies", "request_policies", "shadow", "routing"}, top)
+	return slices.Contains([]string{"policy", "policies", "model_policies", "request_policies", "shadow"}, top)
 }
 
 func read(path string) ([]byte, error) {

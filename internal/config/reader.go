@@ -245,14 +245,15 @@ func (r *reader) fields(node ast.Node, v reflect.Value, s section) {
 				return
 			}
 			outer := strings.TrimSuffix(strings.TrimSuffix(r.path, e.key), ".")
-			if outer != "" { // the misspelled key was meant to set another key of the section, which now lacks its value
-				r.broken[unit(outer)] = true
+			inside := fieldKeys(v.Type())
+			if meant := nearest(e.key, inside, max(slips(e.key), 1), whole); meant != "" {
+				r.broken[strings.TrimPrefix(outer+"."+meant, ".")] = true // the key that was meant has no value now
 			}
 			section, known := index.ReplaceAllString(outer, ""), r.known
 			if section != outer { // a key of a list's entry: a key of another section is not meant
 				known = keys(v.Type(), section+".")
 			}
-			r.mistake(e.at, unknownField(e.key, section, fieldKeys(v.Type()), known))
+			r.mistake(e.at, unknownField(e.key, section, inside, known))
 		})
 	}
 }
