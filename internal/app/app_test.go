@@ -254,7 +254,7 @@ func TestReloadAddsAndRemovesWorkersUnderRequests(t *testing.T) {
 	next.Policy = "round_robin"
 	next.Gateway.Attempts = 7
 	mu.Unlock()
-	reload("worker removed: "+one.URL(), "policy: round_robin, was marginal", "gateway: differs, a restart is needed")
+	reload("worker removed: "+one.URL(), "policy: round_robin, was marginal", "gateway.attempts: differs, a restart is needed")
 	r.wait("the first worker is gone", func() bool { return len(r.Router().Fleet().Snapshot().Workers()) == 1 })
 	mu.Lock()
 	failure = errors.New("w.yaml:2:3: unknown field")

@@ -53,8 +53,8 @@ func (a *App) Reload() (changes []string, err error) {
 	take(&in, next)
 	a.cfg = &in
 	a.log.Info("configuration reloaded", "changes", strings.Join(changes, "; "))
-	for _, key := range needRestart(&in, next) {
-		a.log.Warn("a section of the file changed, and a restart is needed to apply it", "section", key)
+	for _, key := range in.Differing(next) {
+		a.log.Warn("a setting of the file changed, and a restart is needed to apply it", "setting", key)
 		changes = append(changes, key+": differs, a restart is needed to apply it")
 	}
 	return changes, nil
@@ -162,18 +162,4 @@ func compareWorkers(old, next []discovery.Target) []string {
 		}
 	}
 	return changes
-}
-
-// needRestart returns the sections in which next still differs from the configuration in force, after all changes that
-// need no restart were applied.
-func needRestart(in, next *config.Config) []string {
-	var sections []string
-	i, n := reflect.ValueOf(*in), reflect.ValueOf(*next)
-	for at := range i.NumField() {
-		if !reflect.DeepEqual(i.Field(at).Interface(), n.Field(at).Interface()) {
-			key, _, _ := strings.Cut(i.Type().Field(at).Tag.Get("yaml"), ",")
-			sections = append(sections, key)
-		}
-	}
-	return sections
 }

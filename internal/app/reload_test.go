@@ -149,7 +149,7 @@ func TestReloadChangesThePoliciesInUse(t *testing.T) {
 	}
 }
 
-func TestReloadSaysOfEachSectionThatItNeedsARestart(t *testing.T) {
+func TestReloadNamesEachSettingThatNeedsARestart(t *testing.T) {
 	_, log, reload := reloading(t)
 	change := func(c *config.Config) {
 		c.Body.MaxBytes++
@@ -159,17 +159,17 @@ func TestReloadSaysOfEachSectionThatItNeedsARestart(t *testing.T) {
 			TierWeights: policy.DefaultKVAware().TierWeights, BlockSize: 64}}}
 		c.Policy = "coarse"
 	}
-	for range 2 { // a restart is needed at both reloads: the first reload must not have put the sections in force
+	for range 2 { // a restart is needed at both reloads: the first reload must not have put the settings in force
 		changes := reload(change)
-		for _, want := range []string{"body: differs, a restart", "gateway: differs, a restart", "routing: differs, a restart"} {
+		for _, want := range []string{"body.max_bytes: differs, a restart", "gateway.attempts: differs, a restart", "routing.max_requests: differs, a restart"} {
 			if !slices.ContainsFunc(changes, func(c string) bool { return strings.Contains(c, want) }) {
 				t.Errorf("reload says %q, nothing of %q", changes, want)
 			}
 		}
 	}
-	for _, section := range []string{"body", "gateway", "routing"} {
-		if strings.Count(log.String(), "section="+section) != 2 {
-			t.Errorf("not a line for %s at each reload: %s", section, log)
+	for _, setting := range []string{"body.max_bytes", "gateway.attempts", "routing.max_requests"} {
+		if strings.Count(log.String(), "setting="+setting) != 2 {
+			t.Errorf("not a line for %s at each reload: %s", setting, log)
 		}
 	}
 	if !strings.Contains(log.String(), "block_size of 64 counts after a restart") {

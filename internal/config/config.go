@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 
@@ -180,6 +181,27 @@ func (c *Config) Options() warmpath.Options {
 		ApproximateTTL: orOff(c.Routing.ApproximateTTL),
 		MaxRequests:    c.Routing.MaxRequests,
 	}
+}
+
+// Differing returns the paths of the settings that differ between c and other, such as routing.block_keys. A list and a
+// map are one setting each.
+func (c *Config) Differing(other *Config) []string {
+	return differing(reflect.ValueOf(*c), reflect.ValueOf(*other), "")
+}
+
+func differing(a, b reflect.Value, under string) []string {
+	var paths []string
+	for _, f := range reflect.VisibleFields(a.Type()) {
+		key, x, y := fieldKey(f), a.FieldByIndex(f.Index), b.FieldByIndex(f.Index)
+		switch {
+		case key == "" || reflect.DeepEqual(x.Interface(), y.Interface()):
+		case f.Type.Kind() == reflect.Struct:
+			paths = append(paths, differing(x, y, under+key+".")...)
+		default:
+			paths = append(paths, under+key)
+		}
+	}
+	return paths
 }
 
 // orOff translates a duration of the file for the Router. 0 means off in the file; in the Router 0 means the default,
