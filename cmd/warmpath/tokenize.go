@@ -56,6 +56,7 @@ func newTokenize() *cobra.Command {
 	var f modelFlags
 	var lines, special bool
 	var blockSize int
+	var blockKeys string
 	c := &cobra.Command{
 		Use:   "tokenize",
 		Short: "Print the token ids, pieces and block keys of a request",
@@ -66,6 +67,10 @@ With --json-lines each line of the input is a JSON string, and each line of the 
 array of its ids. No template is applied, and special tokens only with --add-special-tokens.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			h, err := hasher(blockKeys, blockSize)
+			if err != nil {
+				return err
+			}
 			m, kind, err := f.open(c)
 			if err != nil {
 				return err
@@ -77,14 +82,28 @@ array of its ids. No template is applied, and special tokens only with --add-spe
 			if err != nil {
 				return fmt.Errorf("read the request: %w", err)
 			}
-			return tokenizeBody(c.OutOrStdout(), m, kind, body, blockSize)
+			return tokenizeBody(c.OutOrStdout(), m, kind, body, h)
 		},
 	}
 	f.add(c)
 	c.Flags().BoolVar(&lines, "json-lines", false, "read a JSON string from each line, and write a JSON array of ids for each")
 	c.Flags().BoolVar(&special, "add-special-tokens", false, "with --json-lines: put the model's special tokens around each text")
 	c.Flags().IntVar(&blockSize, "block-size", 16, "`TOKENS` in a block")
+	c.Flags().StringVar(&blockKeys, "block-keys", block.XXH3.String(), "`ALGORITHM` of the keys, as in routing.block_keys: xxh3 or fnv1a")
 	return c
+}
+
+// hasher returns the hasher that the flags of block keys name.
+func hasher(keys string, size int) (*block.Hasher, error) {
+	algorithm, err := block.ParseAlgorithm(keys)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("--block-keys: %w", err)}
+	}
+	h, err := block.NewHasher(algorithm, size)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("--block-size: %w", err)}
+	}
+	return h, nil
 }
 
 // maxLine bounds a line of --json-lines, in bytes.
@@ -137,7 +156,7 @@ func (f flushing) Read(b []byte) (int, error) {
 	return f.in.Read(b)
 }
 
-func tokenizeBody(out io.Writer, m *inprocess.Model, kind tokens.Kind, body []byte, blockSize int) error {
+func tokenizeBody(out io.Writer, m *inprocess.Model, kind tokens.Kind, body []byte, h *block.Hasher) error {
 	read, err := readBody(body)
 	if err != nil {
 		return err
@@ -152,16 +171,12 @@ func tokenizeBody(out io.Writer, m *inprocess.Model, kind tokens.Kind, body []by
 			return err
 		}
 	}
-	h, err := block.NewHasher(block.XXH3, blockSize)
-	if err != nil {
-		return usageError{err}
-	}
 	keys := h.Append(nil, h.Root(block.Scope{Model: read.Model, Salt: read.CacheSalt, Extra: read.ExtraKey}), 0, ids, nil)
 	w := bufio.NewWriter(out)
-	fmt.Fprintf(w, "%d tokens, %d full blocks of %d\n", len(ids), len(keys), blockSize)
+	fmt.Fprintf(w, "%d tokens, %d full blocks of %d\n", len(ids), len(keys), h.Size())
 	for i, id := range ids {
-		if i%blockSize == 0 && i/blockSize < len(keys) {
-			fmt.Fprintf(w, "block %d  %016x\n", i/blockSize, uint64(keys[i/blockSize]))
+		if i%h.Size() == 0 && i/h.Size() < len(keys) {
+			fmt.Fprintf(w, "block %d  %016x\n", i/h.Size(), uint64(keys[i/h.Size()]))
 		}
 		fmt.Fprintf(w, "%8d  %q\n", id, m.Decode(ids[i:i+1]))
 	}
