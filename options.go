@@ -37,9 +37,9 @@ type Options struct {
 	// Algorithm is the hash algorithm of the index's block keys.
 	Algorithm block.Algorithm
 	// BlockSize is the number of tokens in a block of the index. Default 0: the BlockSize of Policy if it is set,
-	// otherwise the smallest engine block among the workers of the base model, at least 16. A smaller size finds
-	// shorter matches, but takes more memory; larger blocks of engines are cut. A size above the smallest engine block
-	// has no effect, because the index could not express that block.
+	// otherwise the smallest engine block among the workers of the base model, at least 16. With a smaller size the index
+	// also finds short matches, but takes more memory; larger blocks of engines are cut. A size above the smallest engine
+	// block has no effect, because the index could not express that block.
 	BlockSize int
 
 	// SpeculativeTTL is how long a dispatched prompt counts as cached before events confirm it. A policy may set its

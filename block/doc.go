@@ -19,8 +19,9 @@
 // The parent of the first block is the root. It is a hash of the model, the LoRA name, the salt and the extra key, each
 // given by its length and hash.
 //
-// Keys are Warmpath's own. They do not change within a major version, and routers that share an index have the same
-// keys. The tokens of an event and of a request give the same keys, even if an event has only a piece of the prompt.
+// Keys are Warmpath's own. Two Hashers with the same algorithm and block size give the same keys, on any machine. Keys
+// may differ between versions of Warmpath: do not store them. The tokens of an event and of a request give the same
+// keys, even if an event has only a piece of the prompt.
 //
 // The package also computes the hashes of engines ([EngineHasher]). The index does not need engine hashes, because they
 // depend on facts that events do not contain: seeds, options and paths of adapters. The package knows nothing of

@@ -20,7 +20,7 @@ import (
 func (a *App) Reload() (changes []string, err error) {
 	defer func() { a.telemetry.Reloaded(err) }()
 	if a.options.Load == nil {
-		return nil, errors.New("there is no file to read again")
+		return nil, errors.New("there is no file to read again: start with --config FILE")
 	}
 	a.mu.Lock() // locked before the file is read, so that the later of two reloads applies the newer file
 	defer a.mu.Unlock()

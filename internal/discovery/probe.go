@@ -155,7 +155,7 @@ func (p *probe) overrideModel() {
 		}
 	}
 	if !listed && len(p.Facts.Models) > 0 {
-		p.note("the configured model %q is not in the worker's list, which begins with %q: requests will name the configured one", name, p.Facts.Models[0].ID)
+		p.note("the configured model %q is not in the worker's list, which begins with %q: requests will name the configured one, so the engine must accept it", name, p.Facts.Models[0].ID)
 	}
 	p.Facts.Models = append([]fleet.Model{base}, adapters...)
 }

@@ -92,7 +92,7 @@ func (t *Telemetry) makeRequestMetrics() {
 	t.refused = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_refused_total",
 		Help: "Requests that the router answered without asking a worker, by reason: the code of the error (docs/api.md), or headers, method, not_found, connections, client_gone."}, []string{"reason"})
 	t.firstToken = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_first_token_seconds",
-		Help: "Time from the request's header to the first generated token.", Buckets: latencyBuckets}, []string{"policy", "worker"})
+		Help: "Time from the request's header to the first generated token. If an answer is not streamed, this is the time until the answer begins to arrive, which is about the time of the whole request.", Buckets: latencyBuckets}, []string{"policy", "worker"})
 	t.total = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_request_seconds",
 		Help: "Time from the request's header to the last byte of the answer.", Buckets: latencyBuckets}, []string{"policy", "worker"})
 	t.routing = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "warmpath_routing_seconds",
