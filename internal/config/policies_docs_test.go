@@ -68,6 +68,47 @@ func hasRow(page, key, value string) bool {
 	return false
 }
 
+// TestEachPolicysPageNamesItsTerms: the page of each type of policy has a paragraph that begins with termsHead. The
+// paragraph names the terms of the type's default policy, which explanations show. The page also names the branches:
+// each decision of each policy has one.
+func TestEachPolicysPageNamesItsTerms(t *testing.T) {
+	for _, k := range warmpath.PolicyKinds() {
+		t.Run(k.Name, func(t *testing.T) {
+			data, err := os.ReadFile(filepath.Join("..", "..", "docs", "policies", k.Name+".md"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(string(data), "Branch") {
+				t.Error("the page names no branches")
+			}
+			_, rest, ok := strings.Cut(string(data), "\n\n"+termsHead)
+			if !ok {
+				t.Fatalf("no paragraph begins with %q", termsHead)
+			}
+			defaults := k.Defaults()
+			if err := defaults.Validate(); err != nil {
+				t.Skipf("the terms are not known, because the defaults are not a valid policy: %v", err)
+			}
+			p, err := policy.Build(defaults.Spec(k.Name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			paragraph, _, _ := strings.Cut(rest, "\n\n")
+			paragraph = strings.Join(strings.Fields(paragraph), " ") // a name may be broken at the end of a line
+			for _, term := range p.Terms() {
+				if !strings.Contains(paragraph, "`"+term+"`") {
+					t.Errorf("the terms on the page lack `%s`", term)
+				}
+			}
+			if none := strings.HasPrefix(paragraph, "none."); none != (len(p.Terms()) == 0) {
+				t.Errorf("the policy has the terms %q, and the page says: %s", p.Terms(), paragraph)
+			}
+		})
+	}
+}
+
+const termsHead = "Terms (the parts of the score): "
+
 const tableHead = "| parameter | default | meaning |\n"
 
 // parameterTable returns the table of a kind's parameters; "" when it has none.
@@ -89,7 +130,7 @@ func (g *generator) parameterRows(out *strings.Builder, under string, v reflect.
 			continue
 		}
 		doc := strings.Join(strings.Fields(g.doc(v.Type(), f.Name)), " ")
-		doc = strings.TrimPrefix(strings.TrimPrefix(doc, key+" is "), key+" ")
+		doc = strings.TrimPrefix(strings.TrimPrefix(strings.TrimPrefix(doc, key+" is "), key+" are "), key+" ")
 		if v.Field(i).Kind() != reflect.Struct {
 			fmt.Fprintf(out, "| `%s` | %s | %s |\n", under+key, scalar(g.t, v.Field(i)), strings.ReplaceAll(doc, "|", "\\|"))
 			continue
