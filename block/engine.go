@@ -115,7 +115,7 @@ func NewEngineHasher(c EngineChain) (*EngineHasher, error) {
 	h := &EngineHasher{chain: c}
 	switch {
 	case c.Algorithm == LLMDFNV:
-		h.none = NewDigest64(fnv64a([]byte(c.Seed)))
+		h.none = NewDigest64(FNV(FNVBasis, []byte(c.Seed)))
 	case c.Algorithm == LLMDXXH64:
 		h.none = NewDigest64(xxh64([]byte(c.Seed)))
 	case c.Algorithm == SGLangSHA256:
@@ -142,7 +142,7 @@ func (h *EngineHasher) Root(model, salt string) Digest {
 		b := cborHead(nil, cborArray, 3)
 		b = cborHead(b, cborUnsigned, h.none.last64())
 		b = cborText(append(b, cborNull), model)
-		return NewDigest64(fnv64a(b))
+		return NewDigest64(FNV(FNVBasis, b))
 	case LLMDXXH64:
 		return NewDigest64(xxh64(appendLLMDText(binary.LittleEndian.AppendUint64(nil, h.none.last64()), model)))
 	default:
@@ -205,7 +205,7 @@ func (h *EngineHasher) block(b []byte, parent Digest, tokens []Token, extra []Ex
 		b = cborHead(b, cborArray, 3)
 		b = cborHead(b, cborUnsigned, parent.last64())
 		b = cborLLMDExtra(cborTokens(b, tokens), extra)
-		return b, NewDigest64(fnv64a(b))
+		return b, NewDigest64(FNV(FNVBasis, b))
 	case LLMDXXH64:
 		b = binary.LittleEndian.AppendUint64(b, parent.last64())
 		for _, t := range tokens {

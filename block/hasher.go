@@ -17,7 +17,8 @@ type Token = uint32
 // this is equal for two blocks, the blocks have the same key. Otherwise they have the same key with probability 2^-64.
 type Key uint64
 
-// Scope says which requests may share cached blocks: if two scopes differ in any field, no block is shared.
+// Scope says which requests may share cached blocks: if two scopes differ in any field, no block is shared. For Model
+// and the algorithm FNV1a, see [Hasher.Root].
 type Scope struct {
 	Model string // the base model's name in the fleet
 	LoRA  string // adapter name; "" is the base model
@@ -89,10 +90,15 @@ func (h *Hasher) Size() int { return h.size }
 func (h *Hasher) Algorithm() Algorithm { return h.algorithm }
 
 // Root returns the parent of a chain's first block. It is a hash of the scope's parts with their lengths, so that
-// different scopes have different roots. With FNV1a the root of the empty scope is 0.
+// different scopes have different roots.
+//
+// With FNV1a the model does not count, and without a LoRA name, a salt and an extra key the root is 0. So the keys are
+// those of other programs with this algorithm, which have one index for each model, as Warmpath has.
 func (h *Hasher) Root(s Scope) Key {
-	if h.algorithm == FNV1a && s == (Scope{}) {
-		return 0
+	if h.algorithm == FNV1a {
+		if s.Model = ""; s == (Scope{}) {
+			return 0
+		}
 	}
 	var b [64]byte
 	for i, part := range [...]string{s.Model, s.LoRA, s.Salt, s.Extra} {
@@ -216,16 +222,7 @@ func (h *Hasher) blocks(dst []Key, parent Key, start int, tokens []Token) []Key 
 	return dst
 }
 
-const (
-	fnvBasis = 0xcbf29ce484222325
-	fnvPrime = 0x100000001b3
-)
-
-// fnv1aBlock applies the formula of FNV1a, which hashes whole tokens. The usual FNV-1a hashes single bytes.
+// fnv1aBlock applies the formula of FNV1a.
 func fnv1aBlock(parent Key, tokens []Token) Key {
-	h := uint64(fnvBasis) ^ uint64(parent)*fnvPrime
-	for _, t := range tokens {
-		h = (h ^ uint64(t)) * fnvPrime
-	}
-	return Key(h)
+	return Key(FNV(FNVBasis^uint64(parent)*fnvPrime, tokens))
 }

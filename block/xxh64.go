@@ -5,15 +5,6 @@ import (
 	"math/bits"
 )
 
-// fnv64a returns the FNV-1a of bytes, for llm-d's keys. The algorithm [FNV1a] differs: it hashes whole tokens.
-func fnv64a(b []byte) uint64 {
-	h := uint64(fnvBasis)
-	for _, c := range b {
-		h = (h ^ uint64(c)) * fnvPrime
-	}
-	return h
-}
-
 // appendLLMDText appends the length of s and then s, as llm-d-router does for its xxh64 keys.
 func appendLLMDText(b []byte, s string) []byte {
 	return append(binary.LittleEndian.AppendUint64(b, uint64(len(s))), s...)

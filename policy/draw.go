@@ -9,12 +9,9 @@ import (
 // HashText returns a hash of several texts, which is the same in every router. It is FNV-1a of the texts, with a zero
 // byte after each text, followed by [block.Mix64].
 func HashText(parts ...string) uint64 {
-	h := uint64(0xcbf29ce484222325)
+	h := uint64(block.FNVBasis)
 	for _, part := range parts {
-		for i := range len(part) {
-			h = (h ^ uint64(part[i])) * 0x100000001b3
-		}
-		h *= 0x100000001b3
+		h = block.FNVText(h, part)
 	}
 	return block.Mix64(h)
 }

@@ -296,11 +296,7 @@ const (
 )
 
 func (a *means) slot(model string) *atomic.Uint64 {
-	h := uint32(2166136261)
-	for i := range len(model) {
-		h = (h ^ uint32(model[i])) * 16777619
-	}
-	return &a.slots[(h^h>>16)%uint32(len(a.slots))]
+	return &a.slots[block.Mix64(block.FNVText(block.FNVBasis, model))%uint64(len(a.slots))]
 }
 
 func (a *means) mean(model string, first float64) float64 {

@@ -21,11 +21,7 @@ func hashKey(q *policy.Query, fallback string) (key uint64, source policy.Branch
 }
 
 func hashPrompt[T ~byte | ~uint32](prompt []T) uint64 {
-	h := uint64(0xcbf29ce484222325)
-	for _, x := range prompt {
-		h = (h ^ uint64(x)) * 0x100000001b3
-	}
-	return block.Mix64(h)
+	return block.Mix64(block.FNV(block.FNVBasis, prompt))
 }
 
 // keyless has the names of the rules for a request that names no session.
