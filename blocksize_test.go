@@ -2,6 +2,7 @@ package warmpath_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -159,6 +160,32 @@ func TestAStaticBlockSizeStandsInForWhatWorkersReport(t *testing.T) {
 		if d.BlockSize != c.index || d.MatchTokens != c.match {
 			t.Errorf("%+v: %d tokens in blocks of %d", c, d.MatchTokens, d.BlockSize)
 		}
+	}
+}
+
+// keysSeen is a policy that keeps the keys of the last prompt.
+type keysSeen struct{ keys []block.Key }
+
+func (p *keysSeen) Choose(q *policy.Query, _ []policy.Candidate) policy.Pick {
+	p.keys = slices.Clone(q.Prompt.Keys)
+	return policy.Pick{}
+}
+func (p *keysSeen) Routed(*policy.Query, *policy.Candidate) {}
+func (p *keysSeen) Finished(*policy.Finished)               {}
+func (p *keysSeen) Forget(fleet.Holder)                     {}
+
+// The numbers were computed in Python by the formula of chained FNV-1a keys, from the parent 0 on.
+func TestTheOptionAlgorithmMakesTheKeys(t *testing.T) {
+	tokens := make([]block.Token, 32)
+	for i := range tokens {
+		tokens[i] = block.Token(i + 1)
+	}
+	seen := &keysSeen{}
+	spec := policy.Spec{Name: "seen", NeedsMatches: true, Chooser: func() policy.Chooser { return seen }}
+	w := newWorld(t, warmpath.Options{Algorithm: block.FNV1a, Policy: spec}, vllm())
+	w.route(warmpath.Request{Tokens: tokens})
+	if want := []block.Key{0xe7ecfb4f6e006495, 0x8ec28982cb577b3a}; !slices.Equal(seen.keys, want) {
+		t.Errorf("the router's keys are %x, want %x", seen.keys, want)
 	}
 }
 
