@@ -1,7 +1,9 @@
 package fleet
 
 import (
+	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 )
 
@@ -37,6 +39,7 @@ func (f *Fleet) Retire(now int64) (retired []Holder) {
 			retired = append(retired, h)
 		}
 	}
+	maps.DeleteFunc(f.turns, func(model string, _ *atomic.Uint64) bool { return snap.pools[model] == nil })
 	if len(retired) > 0 {
 		slices.Sort(retired)
 		f.publish()

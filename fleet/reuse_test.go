@@ -85,7 +85,7 @@ func TestAnExpiredReservationThatIsUsedAgainPinsNoID(t *testing.T) {
 	f.Put("http://b", facts)
 	hour := int64(keepIDs)
 	var r Reservation
-	f.Reserve(&r, 0, Work{}, 0)
+	f.Reserve(&r, 0, Work{}, 1)
 	if n := f.Expire(hour); n != 1 {
 		t.Fatalf("%d requests expired", n)
 	}
@@ -129,5 +129,23 @@ func TestWorkersThatLeftLongAgoAreForgotten(t *testing.T) {
 	}
 	if id := f.Put("http://stays", facts); id != stays {
 		t.Errorf("a present worker gets another id: %d", id)
+	}
+}
+
+// A worker decides how many model names it reports, and may report others at each probe.
+func TestModelNamesThatNoWorkerServesAreForgotten(t *testing.T) {
+	f := New(Config{})
+	for i := range 1000 {
+		f.Put("http://a", Facts{Models: []Model{{ID: "m"}, {ID: fmt.Sprint("name ", i)}}})
+	}
+	pool, _ := f.Snapshot().Pool("m")
+	pool.Turn(true)
+	f.Retire(0)
+	if n := len(f.turns); n != 2 {
+		t.Errorf("turns of %d names are kept, and 2 names are served", n)
+	}
+	f.Put("http://b", Facts{Models: []Model{{ID: "m"}}})
+	if pool, _ := f.Snapshot().Pool("m"); pool.Turn(false) != 1 {
+		t.Error("the turn of a served model began anew")
 	}
 }
