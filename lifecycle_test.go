@@ -104,3 +104,30 @@ func TestALostRequestGivesItsLoadBackAndKeepsTheID(t *testing.T) {
 		t.Errorf("%d ids freed after the last end, want 1", n)
 	}
 }
+
+// A request whose caller gave no time has a sign of life at the first Expire after it.
+func TestARequestWithoutATimeIsNotLostAtOnce(t *testing.T) {
+	workers := fleet.New(fleet.Config{Expiry: time.Minute})
+	router, err := warmpath.New(warmpath.Options{Fleet: workers})
+	if err != nil {
+		t.Fatal(err)
+	}
+	workers.Put("http://a:8000", fleet.Facts{Models: []fleet.Model{{ID: "llama"}}, BlockSize: 16})
+	d, err := router.Route(t.Context(), &warmpath.Request{Model: "llama"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now().UnixNano()
+	for _, c := range []struct {
+		after time.Duration
+		leaks int
+	}{{0, 0}, {time.Minute, 0}, {time.Minute + 1, 1}} {
+		if leaks := workers.Expire(now + int64(c.after)); leaks != c.leaks {
+			t.Errorf("%v after the first Expire: %d leaks, want %d", c.after, leaks, c.leaks)
+		}
+	}
+	d.Done(fleet.OutcomeServed, now)
+	if n := workers.Snapshot().Load(d.Holder).Requests; n != 0 {
+		t.Errorf("%d requests are left", n)
+	}
+}

@@ -10,7 +10,7 @@ import (
 )
 
 // Request is what routing needs to know of a request. The router reads it while it decides, and keeps no reference to
-// it. Now is required. The zero value of each other field is safe: it means unknown, none or any.
+// it. The zero value of each field is safe: it means unknown, none or any. A program that serves requests sets Now.
 type Request struct {
 	Model    string          // the model name in the client's request: a base model, one of its names, or a LoRA adapter
 	Tokens   []block.Token   // the whole prompt; nil if it is not known: then the router matches Text, or decides by load
@@ -52,8 +52,9 @@ type Request struct {
 	// several answers, the router cannot conclude from the number of tokens how many passes the engine computed.
 	Choices int
 
-	// Now is the time in Unix nanoseconds. With 0 the request seems to have begun in 1970, so the next
-	// [fleet.Fleet.Expire] counts it as a leak.
+	// Now is the time in Unix nanoseconds. 0 means that the caller knows no time. For [fleet.Fleet.Expire] such a request
+	// begins at the next call of Expire. Other requests count the prompt as expected in a cache only if they have no time,
+	// either.
 	Now    int64
 	Random uint64 // a uniformly random number; for the same request, state and number, the decision is the same
 }

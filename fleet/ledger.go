@@ -437,7 +437,10 @@ func (l *ledger) expire(cutoff, now int64) (leaks int) {
 	for _, requests := range []*list{&l.queue, &l.running} {
 		for r := requests.first; r != nil; {
 			next := r.next
-			if r.touched < cutoff {
+			switch {
+			case r.touched == 0:
+				r.touched = now // the caller gave no time, so the request counts from this call on
+			case r.touched < cutoff:
 				l.end(r, now)
 				leaks++
 			}

@@ -113,7 +113,7 @@ func TestALatePromptIsWaitedFor(t *testing.T) {
 func TestExpiryMakesNobodyLate(t *testing.T) {
 	f := one(t)
 	var lost, next Reservation
-	f.Reserve(&lost, 0, whole(1000), 0)
+	f.Reserve(&lost, 0, whole(1000), 1)
 	later := int64(time.Hour)
 	f.Reserve(&next, 0, whole(1000), later)
 	f.Expire(later)
@@ -269,7 +269,7 @@ func TestALostRequestExpires(t *testing.T) {
 	minute := int64(time.Minute)
 	var lost, alive, waiting Reservation
 	for _, r := range []*Reservation{&lost, &alive, &waiting} {
-		f.Reserve(r, 0, whole(100), 0)
+		f.Reserve(r, 0, whole(100), 1)
 	}
 	lost.FirstToken(1)
 	alive.FirstToken(1)

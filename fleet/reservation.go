@@ -101,8 +101,8 @@ const (
 )
 
 // Reserve puts w on holder h and fills r, which must hold nothing. If h already has w.Most requests, Reserve reserves
-// nothing and returns false. If h's breaker is half open, the request is the breaker's trial. Reserve panics if h does
-// not exist.
+// nothing and returns false. It also returns false if h does not exist, because its id was retired after the caller
+// chose h. If h's breaker is half open, the request is the breaker's trial.
 //
 // Reserve allocates nothing in steady state. It takes a lock of h for about a microsecond. Requests to other holders do
 // not wait for this lock.
@@ -110,7 +110,7 @@ func (f *Fleet) Reserve(r *Reservation, h Holder, w Work, now int64) bool {
 	snap := f.Snapshot()
 	s := snap.state(h)
 	if s == nil {
-		panic("bug: reserve on a holder that does not exist")
+		return false
 	}
 	if r.ledger != nil && !r.ledger.disown(r, now) {
 		panic("bug: reserve with a reservation that is not released")
