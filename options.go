@@ -89,6 +89,9 @@ func (o *Options) validate() error {
 	if o.Fleet == nil {
 		errs = append(errs, errors.New("fleet is missing"))
 	}
+	if _, err := block.NewHasher(o.Algorithm, minBlockSize); err != nil {
+		errs = append(errs, err)
+	}
 	if o.BlockSize < 0 || o.BlockSize > block.MaxSize {
 		errs = append(errs, fmt.Errorf("block size %d is not within 0..%d", o.BlockSize, block.MaxSize))
 	}

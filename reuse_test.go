@@ -16,10 +16,14 @@ import (
 // holder: neither blocks from events, nor blocks of prompts that were sent to the former holder.
 func TestAnIDThatIsUsedAgainRemembersNothing(t *testing.T) {
 	for _, name := range []string{"kv_aware", "marginal", "cache_aware"} {
-		w := newWorld(t, warmpath.Options{}, vllm())
+		w := newWorld(t, warmpath.Options{}, vllm(), vllm()) // the second worker stays, and so does the model's index
+		stays := []fleet.WorkerID{w.fleet.Snapshot().Worker(1).ID}
 		p := prompt(1, 320)
 		w.store(0, p[:160], kvindex.Stored{})
-		d := w.route(warmpath.Request{Tokens: p, Text: []byte(fmt.Sprint(p)), Policy: name})
+		d := w.route(warmpath.Request{Tokens: p, Text: []byte(fmt.Sprint(p)), Policy: name, Exclude: stays})
+		if d.Holder != 0 {
+			t.Fatalf("%s: %s", name, d)
+		}
 		w.fleet.Remove(d.Worker.ID)
 		d.Done(fleet.OutcomeServed, 0)
 		for _, at := range []time.Duration{0, 90 * time.Minute} {
@@ -27,10 +31,11 @@ func TestAnIDThatIsUsedAgainRemembersNothing(t *testing.T) {
 		}
 		w.fleet.Put("http://new", vllm())
 		w.fleet.SetTrust(0, fleet.TrustExact, "test")
-		if n := w.fleet.Snapshot().Holders(); n != 1 {
+		if n := w.fleet.Snapshot().Holders(); n != 2 {
 			t.Errorf("%s: %d ids", name, n)
 		}
-		e, err := w.router.Explain(t.Context(), request(warmpath.Request{Tokens: p, Text: []byte(fmt.Sprint(p)), Policy: name, Now: int64(2 * time.Hour)}))
+		e, err := w.router.Explain(t.Context(), request(warmpath.Request{Tokens: p, Text: []byte(fmt.Sprint(p)), Policy: name,
+			Now: int64(2 * time.Hour), Exclude: stays}))
 		if err != nil {
 			t.Fatal(name, err)
 		}

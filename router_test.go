@@ -431,8 +431,8 @@ func TestAFailedHolderGivesWayToTheNextBest(t *testing.T) {
 }
 
 func TestNewSaysAllThatIsWrong(t *testing.T) {
-	_, err := warmpath.New(warmpath.Options{BlockSize: -1, MaxRequests: -1})
-	for _, want := range []string{"fleet is missing", "block size -1", "limit of -1"} {
+	_, err := warmpath.New(warmpath.Options{BlockSize: -1, MaxRequests: -1, Algorithm: 99})
+	for _, want := range []string{"fleet is missing", "block size -1", "limit of -1", "unknown algorithm 99"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not say %q: %v", want, err)
 		}
