@@ -66,7 +66,10 @@ type App struct {
 
 	address, adminAddress net.Addr
 
-	// mu serialises reloads, and guards the fields below.
+	// reloading serialises reloads, and is locked before mu. A reload may hang for long while it reads a file, and the
+	// other users of mu do not wait for that.
+	reloading sync.Mutex
+	// mu guards the fields below.
 	mu  sync.Mutex
 	cfg *config.Config // the configuration in force
 	// The block size of the policy with which the router was made; 0: the policy names none.

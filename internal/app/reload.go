@@ -22,12 +22,14 @@ func (a *App) Reload() (changes []string, err error) {
 	if a.options.Load == nil {
 		return nil, errors.New("there is no file to read again: start with --config FILE")
 	}
-	a.mu.Lock() // locked before the file is read, so that the later of two reloads applies the newer file
-	defer a.mu.Unlock()
+	a.reloading.Lock() // locked before the file is read, so that the later of two reloads applies the newer file
+	defer a.reloading.Unlock()
 	next, err := a.options.Load()
 	if err != nil {
 		return nil, err
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if next.Workers == nil && len(a.cfg.Workers) > 0 {
 		return nil, noWorkers(a.options.File)
 	}

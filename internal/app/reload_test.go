@@ -1,6 +1,7 @@
 package app_test
 
 import (
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -8,6 +9,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -106,6 +108,28 @@ func TestOfTwoReloadsTheLaterOneHasTheNewerFile(t *testing.T) {
 	if p, err := r.Router().Policy("", "mock"); err != nil || p.Name() != "least_load" {
 		t.Errorf("the file says least_load, in force is %v, %v", p, err)
 	}
+}
+
+// A reload reads a file on a disk that does not answer.
+func TestAReloadThatHangsDoesNotKeepTheRouterAlive(t *testing.T) {
+	e := engine(t, nil)
+	reading, answer := make(chan struct{}), make(chan struct{})
+	cfg := settings(e)
+	cfg.Gateway.DrainTimeout = time.Minute
+	r := startWith(t, cfg, app.Options{Log: slog.New(slog.DiscardHandler), Load: func() (*config.Config, error) {
+		close(reading)
+		<-answer
+		return nil, errors.New("the disk does not answer")
+	}})
+	var reload sync.WaitGroup
+	reload.Go(func() { _, _ = r.Reload() })
+	<-reading
+	start := time.Now()
+	if err := r.stop(); err != nil || time.Since(start) > 30*time.Second {
+		t.Errorf("the router stopped after %v: %v", time.Since(start), err)
+	}
+	close(answer)
+	reload.Wait()
 }
 
 func TestReloadChangesThePoliciesInUse(t *testing.T) {
