@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"reflect"
@@ -123,15 +124,29 @@ func ofPolicies(path string) bool {
 }
 
 func read(path string) ([]byte, error) {
-	data, err := os.ReadFile(path)
+	data, err := readFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("read the configuration: %s does not exist; `warmpath config sample` prints one to start from", path)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the configuration: %w", err)
 	}
+	return data, nil
+}
+
+// readFile reads a file of at most maxFile bytes.
+func readFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, err
+	}
 	if len(data) > maxFile {
-		return nil, fmt.Errorf("read the configuration: %s has %d bytes, more than %d", path, len(data), maxFile)
+		return nil, fmt.Errorf("%s has more than %d bytes: is it the right file?", path, maxFile)
 	}
 	return data, nil
 }
@@ -149,7 +164,7 @@ func (c *Config) readKey() *problem {
 	if c.Admin.Key != "" {
 		return wrong(errors.New("admin.key is set, too: keep one"))
 	}
-	data, err := os.ReadFile(c.Admin.KeyFile)
+	data, err := readFile(c.Admin.KeyFile)
 	if err != nil {
 		return wrong(err)
 	}

@@ -151,10 +151,11 @@ func TestANameMayContainParameters(t *testing.T) {
 		t.Error("the model's policy is not among those of the router")
 	}
 	for name, want := range map[string]string{
-		"kv_awear:imbalance_tokens=7":             `policy: "kv_awear" is none of`,
-		"kv_aware:imbalance_token=7":              `policy: there is no "imbalance_token" (known: tier_weights.gpu,`,
-		"kv_aware:imbalance_tokens":               `policy: "imbalance_tokens" is not NAME=VALUE (known: tier_weights.gpu, `,
-		"lmcache_aware:controller_api_key=s3cret": "policy: controller_api_key cannot be a part of a policy",
+		"kv_awear:imbalance_tokens=7":                       `policy: "kv_awear" is none of`,
+		"kv_aware:imbalance_token=7":                        `policy: there is no "imbalance_token" (known: tier_weights.gpu,`,
+		"kv_aware:imbalance_tokens":                         `policy: "imbalance_tokens" is not NAME=VALUE (known: tier_weights.gpu, `,
+		"lmcache_aware:controller_api_key=s3cret":           "policy: controller_api_key cannot be a part of a policy",
+		"lmcache_aware:controller_url=http://u:s3cret@host": "policy: controller_url cannot be a part of a policy",
 		"mix":                         "; in the file, for example: policy: {type: mix, ",
 		"kv_aware:tier_weights.cpu=3": "policy: tier_weights.cpu: 3 is outside 0..1",
 	} {

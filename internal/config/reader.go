@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"os"
 	"reflect"
 	"regexp"
 	"slices"
@@ -55,12 +54,9 @@ func newReader(file string, data []byte, t reflect.Type) (*reader, ast.Node, err
 // ReadDocument reads another YAML file than the gateway's, such as a simulator experiment, over into. It is as strict
 // as Load, and its error names every mistake with its position.
 func ReadDocument(path string, into any) error {
-	data, err := os.ReadFile(path)
+	data, err := readFile(path)
 	if err != nil {
 		return fmt.Errorf("read experiment: %w", err)
-	}
-	if len(data) > maxFile {
-		return fmt.Errorf("read experiment: %s has %d bytes, more than %d", path, len(data), maxFile)
 	}
 	v := reflect.ValueOf(into).Elem()
 	r, root, err := newReader(path, data, v.Type())
@@ -264,11 +260,13 @@ var index = regexp.MustCompile(`\[\d+\]`)
 // noMapping returns the error for a node that is found where a mapping should be.
 func (r *reader) noMapping(node ast.Node) string {
 	// If a colon is missing, the text continues on the next line of the file. Only its first word can be the address.
-	address, _, _ := strings.Cut(text(node), " ")
+	address, _, _ := strings.Cut(brokenUserInfo.ReplaceAllString(text(node), "://"+Redacted+"@"), " ")
 	_, scalar := node.(ast.ScalarNode)
 	switch {
 	case scalar && strings.HasPrefix(r.path, "workers[") && strings.Contains(address, "://"):
 		return "a worker is written as url: " + address
+	case scalar && r.path == "admin": // the value may be a key
+		return "a value stands where keys with values are expected"
 	case scalar && strings.HasPrefix(r.path, "models["):
 		return found(node) + " where a model is expected: a model is written as path: DIR, with name: NAME if there are several"
 	}

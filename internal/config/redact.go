@@ -22,8 +22,8 @@ var (
 	isSecret = regexp.MustCompile(`^` + secretName + `$`)
 	// userInfo matches the user and the password of a URL. It does not match a space. In a broken file the user or the
 	// password may contain spaces: brokenUserInfo matches these.
-	userInfo       = regexp.MustCompile(`://[^\s"'\x60]+@`)
-	brokenUserInfo = regexp.MustCompile(`://[^"'\x60\n]+@`)
+	userInfo       = regexp.MustCompile(`://[^\s"\x60]+@`)
+	brokenUserInfo = regexp.MustCompile(`://[^"\x60\n]+@`)
 	// setting matches NAME=VALUE if NAME is the name of a secret, as in a flag, an option of --worker, or a query.
 	setting = regexp.MustCompile(secretName + `=[^\s,&"]+`)
 	// planted matches a secret in a file, even if the file is not valid YAML: NAME: VALUE, NAME VALUE or NAME=VALUE. A

@@ -119,7 +119,8 @@ func errorOf(t *testing.T, text string) string {
 
 func TestNoMessageShowsThePasswordOfAURL(t *testing.T) {
 	for _, path := range texts(t) {
-		for _, value := range []string{"http://user:" + canary + "@host:1", "htp://" + canary + "@host", "'http://a:" + canary + " b@c'", "tcp://x:" + canary + "@*:y"} {
+		for _, value := range []string{"http://user:" + canary + "@host:1", "htp://" + canary + "@host", "'http://a:" + canary + " b@c'",
+			"\"http://a:'" + canary + "'@b:1\"", "'http://a:" + canary + "#x@b:1'", "'http://a:" + canary + "/x@b:1'", "'[\"http://a:" + canary + " x@b:1\"]'", "tcp://x:" + canary + "@*:y"} {
 			if message := errorOf(t, yamlOf(path, value)); strings.Contains(message, canary) {
 				t.Errorf("%s: %s:\n%s", path, value, message)
 			}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 )
 
 // A reload parses the file in a router that serves requests, so a panic must not end the process.
@@ -75,6 +76,27 @@ func TestManyPoliciesAndAliasesKeepTheirPlaces(t *testing.T) {
 	message := errorOf(t, text.String())
 	if want := fmt.Sprintf("f.yaml:%d:", n+2); !strings.Contains(message, want) {
 		t.Errorf("%.300q, want %q in it", message, want)
+	}
+}
+
+// The parser would take seconds for these files, and hours for the largest files of this kind.
+func TestAFileWithManyEntriesInBracketsIsRefusedBeforeItTakesTime(t *testing.T) {
+	for _, text := range []string{
+		"model_policies: {" + strings.Repeat("a,", 200_000) + "a}",
+		"request_policies: [" + strings.Repeat("a,", 200_000) + "a]",
+		"model_policies:\n" + strings.Repeat("  ? a\n", 50_000),
+	} {
+		start := time.Now()
+		if message := errorOf(t, text); !strings.Contains(message, "f.yaml:") || !strings.Contains(message, "has more than 10000 entries") {
+			t.Errorf("%.30q: %.300q", text, message)
+		}
+		if took := time.Since(start); took > 5*time.Second { // the parser takes minutes
+			t.Errorf("%.30q took %v", text, took)
+		}
+	}
+	list := "request_policies: [" + strings.Repeat("marginal,", maxEntries) + "marginal]"
+	if message := errorOf(t, list); strings.Contains(message, "entries") {
+		t.Errorf("a list of %d entries: %.300q", maxEntries+1, message)
 	}
 }
 

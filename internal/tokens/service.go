@@ -31,7 +31,7 @@ func parseService(text string) (*service, error) {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("%q is not a URL: %w", text, err)
+		return nil, fmt.Errorf("%q is not a URL such as http://host:8000", text) // err may quote a part of a password
 	case u.RawQuery != "" || u.Fragment != "" || u.User != nil:
 		return nil, fmt.Errorf("%q has more than an address and a path", text)
 	case u.Scheme == "unix" && u.Host == "" && filepath.IsAbs(u.Path):
