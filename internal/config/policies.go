@@ -10,7 +10,6 @@ import (
 
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/policy"
-	"github.com/warmpath/warmpath/policy/peers"
 )
 
 // Policy is a policy with a name, a kind (type in the file), and parameters.
@@ -24,17 +23,11 @@ type Policy struct {
 // defaults returns the default parameters of a kind. The section routing sets the defaults of some parameters.
 func (r *Routing) defaults(k policy.Kind) policy.Parameters {
 	p := k.Defaults()
-	switch p := p.(type) {
-	case *policy.KVAware:
-		p.TierWeights, p.ImbalanceTokens = r.TierWeights, r.ImbalanceTokens
-	case *peers.Mix:
-		p.TierWeights = r.TierWeights
-	case *policy.Marginal:
-		p.TierWeights = r.TierWeights
-	case *peers.PredictedTTFT:
-		p.TierWeights = r.TierWeights
-	case *peers.PrecisePrefixCache:
-		p.TierWeights = r.TierWeights
+	if weights := reflect.ValueOf(p).Elem().FieldByName("TierWeights"); weights.IsValid() {
+		weights.Set(reflect.ValueOf(r.TierWeights))
+	}
+	if p, ok := p.(*policy.KVAware); ok {
+		p.ImbalanceTokens = r.ImbalanceTokens
 	}
 	return p
 }
@@ -134,7 +127,7 @@ func (c *Config) parsePolicy(name string) (policy.Parameters, error) {
 			}
 			return nil, err
 		}
-		if isSecret.MatchString(key) {
+		if isSecret.MatchString(key) || Redact(value) != value {
 			return nil, fmt.Errorf("%s cannot be a part of a policy's name, which logs, metrics and answers show: describe the policy under policies", key)
 		}
 	}
