@@ -83,8 +83,8 @@ const maxKeys = 100_000
 const maxEntries = 10_000
 
 // tooMuch returns the first place that is nested too deep, or at which the file has more than maxKeys keys or
-// maxEntries entries, and the problem there. It returns nil if there is none. It uses tokens, because they show which brackets, dashes and colons
-// are a part of a text or of a comment.
+// maxEntries entries, and the problem there. It returns nil if there is none. It uses tokens, because they show which
+// brackets, dashes and colons are a part of a text or of a comment.
 func tooMuch(tokens token.Tokens) (*token.Position, string) {
 	open, line, keys, entries, explicit := 0, 0, 0, 0, 0
 	for _, t := range tokens {
