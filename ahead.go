@@ -49,13 +49,13 @@ type aheadKeys struct {
 // SetAhead notes that h's engine has a look-ahead: its hash of a block also covers this number of tokens after the
 // block, at most block.MaxAhead. The router then compares h's blocks with keys of the prompt that cover these tokens,
 // too. Call SetAhead before the first block with this look-ahead is stored for h. SetAhead with 0 tokens, and
-// [Router.Forget], remove the look-ahead. For the argument model, see [Router.Store].
+// [Router.Forget], remove the look-ahead.
 //
 // If the holders of the model, or of h's worker, would have too many different look-aheads, SetAhead returns false and
 // changes nothing. In that case h's blocks must not be stored with their tokens. SetAhead also returns false if h
 // serves no known model, or tokens is out of range.
-func (r *Router) SetAhead(h fleet.Holder, model string, tokens int) bool {
-	x := r.of(h, model)
+func (r *Router) SetAhead(h fleet.Holder, tokens int) bool {
+	x := r.of(h)
 	if x == nil || tokens < 0 || tokens > block.MaxAhead {
 		return false
 	}

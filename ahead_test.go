@@ -17,14 +17,14 @@ func TestAWorkerTakesNotAllLookAheads(t *testing.T) {
 	hostile, one, other := snap.Workers()[0].Holders, snap.Workers()[1].Holders[0], snap.Workers()[2].Holders[0]
 	taken := 0
 	for i, h := range hostile {
-		if w.router.SetAhead(h, "", 1+i) {
+		if w.router.SetAhead(h, 1+i) {
 			taken++
 		}
 	}
 	if taken != 2 {
 		t.Errorf("%d of %d look-aheads of one worker are matched, want those of two ranks", taken, len(hostile))
 	}
-	if !w.router.SetAhead(one, "", 11) || !w.router.SetAhead(other, "", 12) {
+	if !w.router.SetAhead(one, 11) || !w.router.SetAhead(other, 12) {
 		t.Error("nothing is left for the other workers")
 	}
 	// Ranks with the same look-ahead count once in the limit. After a restart with another look-ahead, the ranks report
@@ -35,11 +35,11 @@ func TestAWorkerTakesNotAllLookAheads(t *testing.T) {
 	for _, tokens := range []int{3, 5, 7} {
 		for _, h := range hostile {
 			w.router.Forget(h)
-			if !w.router.SetAhead(h, "", tokens) {
+			if !w.router.SetAhead(h, tokens) {
 				t.Fatalf("the look-ahead of %d tokens is refused", tokens)
 			}
 		}
 	}
 	w.fleet.Remove(snap.Workers()[0].ID)
-	w.router.SetAhead(hostile[0], "llama", 9) // SetAhead must not panic for a holder that left
+	w.router.SetAhead(hostile[0], 9) // SetAhead must not panic for a holder that left
 }

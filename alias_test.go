@@ -86,7 +86,7 @@ func TestAPromptIsExpectedWhateverNameARequestHas(t *testing.T) {
 	if d.Holder != 1 || e.Holder != 1 || e.PredictedTokens != 304 {
 		t.Errorf("%s\n%s", d, e)
 	}
-	w.router.Clear(1, "", block.TierGPU)
+	w.router.Clear(1, block.TierGPU)
 	if f := w.route(warmpath.Request{Model: "m", Tokens: p}); f.Candidates[1].Predicted != 0 {
 		t.Errorf("after a reset of the cache: %s", f)
 	}
@@ -138,7 +138,7 @@ func TestAPreparedRequestSeesNamesComeAndGo(t *testing.T) {
 func TestBlocksWithALookAheadAreMatchedUnderFurtherNames(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, listing("/m", "m"), listing("/m", "org/m", "m"))
 	p := prompt(1, 320)
-	if !w.router.SetAhead(1, "", 1) {
+	if !w.router.SetAhead(1, 1) {
 		t.Fatal("the look-ahead is refused")
 	}
 	w.store(0, p[:96], kvindex.Stored{})

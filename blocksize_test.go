@@ -116,8 +116,8 @@ func TestEachBaseModelHasItsOwnIndex(t *testing.T) {
 func TestEventsOfHoldersThatServeNothingAreRefused(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, fleet.Facts{})
 	s := kvindex.Stored{BlockSize: 16, Tokens: prompt(1, 16), Hashes: []uint64{1}}
-	if w.router.Store(0, "", &s) != 0 || w.router.Store(9, "", &s) != 0 || w.router.Generation(0) != 0 ||
-		w.router.Remove(0, "", warmpath.Removed{}) != 0 || w.router.Clear(0, "", 0) != 0 {
+	if w.router.Store(0, &s) != 0 || w.router.Store(9, &s) != 0 || w.router.Generation(0) != 0 ||
+		w.router.Remove(0, warmpath.Removed{}) != 0 || w.router.Clear(0, 0) != 0 {
 		t.Error("stored for a holder that serves nothing")
 	}
 	w.router.Forget(9)
@@ -150,7 +150,7 @@ func TestAStaticBlockSizeStandsInForWhatWorkersReport(t *testing.T) {
 		}
 		p := prompt(1, 128)
 		s := kvindex.Stored{BlockSize: 16, Tokens: p, Hashes: []uint64{1, 2, 3, 4, 5, 6, 7, 8}}
-		if r.Store(0, "", &s) == 0 {
+		if r.Store(0, &s) == 0 {
 			t.Fatal("nothing stored")
 		}
 		d, err := r.Route(t.Context(), request(warmpath.Request{Tokens: p}))

@@ -34,7 +34,7 @@ func Example() {
 		conversation[i] = block.Token(1000 + i)
 	}
 	second := workers.Snapshot().Workers()[1].Holders[0]
-	router.Store(second, "", &kvindex.Stored{
+	router.Store(second, &kvindex.Stored{
 		Tokens:    conversation[:32],
 		BlockSize: 16,
 		Hashes:    []uint64{0xa1, 0xa2},

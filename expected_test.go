@@ -13,8 +13,8 @@ import (
 
 func TestAPromptIsNotExpectedInACacheThatIsLost(t *testing.T) {
 	for name, lose := range map[string]func(r *warmpath.Router){
-		"its accelerator's cache is empty": func(r *warmpath.Router) { r.Clear(0, "", block.TierGPU) },
-		"a lower tier is empty":            func(r *warmpath.Router) { r.Clear(0, "", block.TierCPU) },
+		"its accelerator's cache is empty": func(r *warmpath.Router) { r.Clear(0, block.TierGPU) },
+		"a lower tier is empty":            func(r *warmpath.Router) { r.Clear(0, block.TierCPU) },
 		"its history is lost":              func(r *warmpath.Router) { r.Forget(0) },
 		"another process serves there":     func(r *warmpath.Router) { r.ForgetLearned(0) },
 	} {
@@ -170,7 +170,7 @@ func TestWhatIsExpectedIsFoundInALargeFleet(t *testing.T) {
 // block keys for this engine. An expected prompt is stored under the keys of the engine that gets the prompt.
 func TestAPromptIsExpectedOnAnEngineWithALookAhead(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, vllm(), vllm())
-	if !w.router.SetAhead(0, "", 1) {
+	if !w.router.SetAhead(0, 1) {
 		t.Fatal("the look-ahead is refused")
 	}
 	p := prompt(1, 161)
@@ -178,7 +178,7 @@ func TestAPromptIsExpectedOnAnEngineWithALookAhead(t *testing.T) {
 	if d := w.explain(warmpath.Request{Tokens: p}); d.Holder != 0 || d.PredictedTokens != 160 {
 		t.Errorf("%s", d)
 	}
-	if !w.router.SetAhead(0, "", 0) { // as if the engine now hashed without a look-ahead, which needs other block keys
+	if !w.router.SetAhead(0, 0) { // as if the engine now hashed without a look-ahead, which needs other block keys
 		t.Fatal("the look-ahead stays")
 	}
 	if d := w.explain(warmpath.Request{Tokens: p}); d.PredictedTokens != 0 {

@@ -99,15 +99,9 @@ func (r *Router) indexConfig() kvindex.Config {
 	return cfg
 }
 
-// of returns the index for h's events, or nil if h serves no known model. model is the model name in the event. Most
-// events have the name "", which means the worker's base model.
-func (r *Router) of(h fleet.Holder, model string) *modelIndex {
+// of returns the index for h's events, or nil if h serves no known model. It is the index of the worker's base model.
+func (r *Router) of(h fleet.Holder) *modelIndex {
 	snap := r.fleet.Snapshot()
-	if model != "" {
-		if pool, ok := snap.Pool(model); ok {
-			return r.index(snap, pool.Model)
-		}
-	}
 	w := snap.Worker(h)
 	if w == nil {
 		return nil
@@ -119,16 +113,16 @@ func (r *Router) of(h fleet.Holder, model string) *modelIndex {
 	return r.index(snap, base)
 }
 
-// Store applies an announcement of holder h that its engine has stored blocks. The router sets s.Scope.Model. model is
-// the model name in the event; "" means the worker's base model.
+// Store applies an announcement of holder h that its engine has stored blocks. The blocks belong to the base model of
+// h's worker; the router sets s.Scope.Model.
 //
 // Package kvfeed calls Store, Remove and Clear for all engines of a fleet. A program that calls these methods itself
 // must keep the rules that kvfeed's package comment lists. Otherwise the index claims blocks that are gone.
 //
 // Store returns the generation of the index that it changed; see [Router.Generation]. If h serves no known model, it
 // stores nothing and returns 0.
-func (r *Router) Store(h fleet.Holder, model string, s *kvindex.Stored) (generation uint64) {
-	x := r.of(h, model)
+func (r *Router) Store(h fleet.Holder, s *kvindex.Stored) (generation uint64) {
+	x := r.of(h)
 	if x == nil {
 		return 0
 	}
@@ -142,8 +136,8 @@ func (r *Router) Store(h fleet.Holder, model string, s *kvindex.Stored) (generat
 
 // Remove applies an announcement of holder h that its engine has removed blocks. It returns the generation as Store
 // does.
-func (r *Router) Remove(h fleet.Holder, model string, s Removed) (generation uint64) {
-	x := r.of(h, model)
+func (r *Router) Remove(h fleet.Holder, s Removed) (generation uint64) {
+	x := r.of(h)
 	if x == nil {
 		return 0
 	}
@@ -164,8 +158,8 @@ type Removed struct {
 // Clear forgets the blocks of h on one tier, and the prompts that are expected in h's cache. The blocks on other tiers
 // stay, as in vLLM; for an engine that empties all its tiers, call Clear for each tier. For the GPU tier, Clear also
 // does what [Router.ForgetLearned] does. Clear returns the generation as Store does.
-func (r *Router) Clear(h fleet.Holder, model string, tier block.Tier) (generation uint64) {
-	x := r.of(h, model)
+func (r *Router) Clear(h fleet.Holder, tier block.Tier) (generation uint64) {
+	x := r.of(h)
 	if x == nil {
 		return 0
 	}
@@ -175,7 +169,8 @@ func (r *Router) Clear(h fleet.Holder, model string, tier block.Tier) (generatio
 		r.ForgetLearned(h)
 		return x.generation
 	}
-	// A request may name the model otherwise than h's worker does. Then its prompt is expected in another index than x.
+	// Two workers may list different first names for one model. So a prompt that was sent to h may be expected in the
+	// index of another name: see fleet.Pool.Others.
 	for _, each := range *r.indexes.Load() {
 		each.forgetExpected(h)
 	}
@@ -267,27 +262,26 @@ func (r *Router) forgetInPolicies(h fleet.Holder) {
 // call Forget and replay h's history. So whenever the fleet changed, the source compares the generation with the
 // generation that it saw last.
 func (r *Router) Generation(h fleet.Holder) uint64 {
-	x := r.of(h, "")
+	x := r.of(h)
 	if x == nil {
 		return 0
 	}
 	return x.generation
 }
 
-// HolderStats returns h's statistics in the index for its events, and whether that index knows h. For the argument
-// model, see [Router.Store]. HolderStats takes the index's lock for a moment.
-func (r *Router) HolderStats(h fleet.Holder, model string) (kvindex.HolderStats, bool) {
-	x := r.of(h, model)
+// HolderStats returns h's statistics in the index for its events, and whether that index knows h. It takes the index's
+// lock for a moment.
+func (r *Router) HolderStats(h fleet.Holder) (kvindex.HolderStats, bool) {
+	x := r.of(h)
 	if x == nil {
 		return kvindex.HolderStats{Holder: h}, false
 	}
 	return x.index.Holder(h)
 }
 
-// BlockSize returns the tokens of a block in the index for h's events, or 0 if there is no index. For the argument
-// model, see [Router.Store].
-func (r *Router) BlockSize(h fleet.Holder, model string) int {
-	x := r.of(h, model)
+// BlockSize returns the tokens of a block in the index for h's events, or 0 if there is no index.
+func (r *Router) BlockSize(h fleet.Holder) int {
+	x := r.of(h)
 	if x == nil {
 		return 0
 	}

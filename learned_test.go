@@ -64,7 +64,7 @@ func TestWhatIsLearnedIsBelievedForItsTime(t *testing.T) {
 func TestWhatIsLearnedOfAHolderIsForgottenWithItsCache(t *testing.T) {
 	for name, lose := range map[string]func(r *warmpath.Router, h fleet.Holder){
 		"forgotten": func(r *warmpath.Router, h fleet.Holder) { r.Forget(h) },
-		"cleared":   func(r *warmpath.Router, h fleet.Holder) { r.Clear(h, "", block.TierGPU) },
+		"cleared":   func(r *warmpath.Router, h fleet.Holder) { r.Clear(h, block.TierGPU) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			var calls recorder

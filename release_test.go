@@ -111,7 +111,7 @@ func TestConcurrentRequestsLeaveNoLoad(t *testing.T) {
 			for i := range 50 {
 				s := kvindex.Stored{BlockSize: 16, Tokens: prompt(i%7, 160), Hashes: []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}}
 				if g < 3 {
-					w.router.Store(fleet.Holder(g), "", &s)
+					w.router.Store(fleet.Holder(g), &s)
 				}
 				w.fleet.SetHealth(fleet.WorkerID(0), i%2 == 0, "flapping")
 			}

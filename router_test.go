@@ -69,7 +69,7 @@ func (w *world) store(h fleet.Holder, tokens []block.Token, s kvindex.Stored) {
 		w.hashes[h]++
 		s.Hashes = append(s.Hashes, w.hashes[h])
 	}
-	if w.router.Store(h, "", &s) == 0 {
+	if w.router.Store(h, &s) == 0 {
 		w.t.Fatalf("nothing stored for holder %d", h)
 	}
 }
@@ -251,7 +251,7 @@ func TestTiersAreToldApartAndCutFromTheSlowEnd(t *testing.T) {
 	if d.MatchTokens != 304 || d.Tier != [block.NumTiers]int{160, 144} {
 		t.Errorf("match %d by tier %v", d.MatchTokens, d.Tier)
 	}
-	w.router.Clear(0, "", block.TierGPU)
+	w.router.Clear(0, block.TierGPU)
 	if d := w.route(warmpath.Request{Tokens: p}); d.MatchTokens != 304 || d.Tier != [block.NumTiers]int{0, 304} {
 		t.Errorf("after a reset of the GPU: match %d by tier %v", d.MatchTokens, d.Tier)
 	}
@@ -265,7 +265,7 @@ func TestRemovedBlocksEndTheMatch(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, vllm())
 	p := prompt(1, 320)
 	w.store(0, p, kvindex.Stored{})
-	w.router.Remove(0, "llama", warmpath.Removed{Hashes: []uint64{5}})
+	w.router.Remove(0, warmpath.Removed{Hashes: []uint64{5}})
 	if d := w.route(warmpath.Request{Tokens: p}); d.MatchTokens != 64 {
 		t.Errorf("match %d", d.MatchTokens)
 	}

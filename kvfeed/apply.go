@@ -44,7 +44,7 @@ func (s *stream) apply(e *kvevent.Event) (changed bool) {
 			s.lastRemoved()
 			changed = true
 		}
-		generation = s.router.Remove(s.holder, "", warmpath.Removed{Tier: e.Tier, Group: max(e.Group, 0), Hashes: e.Hashes})
+		generation = s.router.Remove(s.holder, warmpath.Removed{Tier: e.Tier, Group: max(e.Group, 0), Hashes: e.Hashes})
 	case kvevent.Cleared:
 		s.cleared++
 		generation = s.clear(e)
@@ -62,11 +62,11 @@ func (s *stream) apply(e *kvevent.Event) (changed bool) {
 // assumed to drop their host copies, too.
 func (s *stream) clear(e *kvevent.Event) (generation uint64) {
 	if s.engine == fleet.EngineVLLM {
-		generation = s.router.Clear(s.holder, "", e.Tier)
+		generation = s.router.Clear(s.holder, e.Tier)
 		s.tiers &^= 1 << e.Tier
 	} else {
 		for t := range block.Tier(block.NumTiers) {
-			generation = s.router.Clear(s.holder, "", t)
+			generation = s.router.Clear(s.holder, t)
 		}
 		s.tiers = 0
 	}
@@ -111,7 +111,7 @@ func (s *stream) store(e *kvevent.Event) (generation uint64) {
 		x.Tokens, x.Features = nil, nil
 	}
 	s.tiers |= 1 << e.Tier
-	return s.router.Store(s.holder, "", x)
+	return s.router.Store(s.holder, x)
 }
 
 // aheadAlike reports whether the blocks of a stored event have the same look-ahead as the first blocks of the stream,
@@ -124,7 +124,7 @@ func (s *stream) aheadAlike(e *kvevent.Event) bool {
 	}
 	n := len(e.Ahead)
 	if !s.hasAhead {
-		if !s.router.SetAhead(s.holder, "", n) && n > 0 {
+		if !s.router.SetAhead(s.holder, n) && n > 0 {
 			s.mixed = fmt.Sprintf("its engine hashes blocks with a look-ahead of %d tokens, and the other ranks or engines of the model with too many others", n)
 			return false
 		}

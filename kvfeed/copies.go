@@ -113,7 +113,7 @@ func (s *stream) judgeCopies() (changed bool) {
 			return false // the figures below compare only for vLLM with one full-attention cache and no offloading
 		}
 		room := int64(w.Facts.BlocksPerRank) * int64(max(w.Facts.BlockSize, s.blockSize))
-		held := st.Blocks[block.TierGPU] * int64(s.router.BlockSize(s.holder, ""))
+		held := st.Blocks[block.TierGPU] * int64(s.router.BlockSize(s.holder))
 		if room > 0 && held > room {
 			s.removals, changed = lastCopy, true
 			s.forget(fmt.Sprintf("its removals seem to be of last copies: by counting copies it had %d tokens in a cache of %d", held, room))

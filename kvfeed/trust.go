@@ -128,7 +128,7 @@ const indexEvery = 100 * time.Millisecond
 func (s *stream) askIndex(now time.Time) (changed bool) {
 	s.indexSeen = now
 	lost := ""
-	st, known := s.router.HolderStats(s.holder, "")
+	st, known := s.router.HolderStats(s.holder)
 	switch {
 	case !known:
 	case st.Whole && st.Waiting > 0 && s.offloads:

@@ -95,7 +95,7 @@ func (s *stream) expire(now time.Time) (changed bool) {
 		if len(r.Hashes) == 0 {
 			break
 		}
-		s.router.Remove(s.holder, "", r)
+		s.router.Remove(s.holder, r)
 	}
 	if s.leaking != "" && !s.doubted && len(s.unremoved.queue) == 0 {
 		s.leaking, changed = "", true

@@ -83,7 +83,7 @@ func TestBlocksOfATierWithoutRemovalsExpireInEachCacheGroup(t *testing.T) {
 		}
 		testenv.Pass(2 * time.Minute)
 		s.look(time.Now())
-		if st, _ := r.router.HolderStats(s.holder, ""); st.Blocks[block.TierCPU] != 0 {
+		if st, _ := r.router.HolderStats(s.holder); st.Blocks[block.TierCPU] != 0 {
 			t.Errorf("after their time the index still has %d blocks", st.Blocks[block.TierCPU])
 		}
 		if got := r.match(prompt(1, 700)); got != 0 {

@@ -96,7 +96,7 @@ func run(out io.Writer) error {
 	// the prompt for the reserved worker, and sets the worker's trust to exact, as after a complete history of events.
 	for _, w := range workers.Snapshot().Workers() {
 		if w.ID == reserved {
-			router.Store(w.Holders[0], "", &kvindex.Stored{Tokens: prompt[:48], BlockSize: 16, Hashes: []uint64{1, 2, 3}})
+			router.Store(w.Holders[0], &kvindex.Stored{Tokens: prompt[:48], BlockSize: 16, Hashes: []uint64{1, 2, 3}})
 			workers.SetTrust(w.Holders[0], fleet.TrustExact, "an example")
 		}
 	}

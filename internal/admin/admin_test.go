@@ -61,8 +61,8 @@ func newAdmin(t *testing.T, cfg admin.Config, reload func(context.Context) ([]st
 	f.Put("http://b:1", facts)
 	h := f.Snapshot().Workers()[0].Holders[0]
 	f.SetTrust(h, fleet.TrustExact, "the history is whole")
-	router.Store(h, "", &kvindex.Stored{Group: -1, Hashes: []uint64{1, 2, 3}, Tokens: prompt[:48], BlockSize: 16})
-	router.Store(h, "", &kvindex.Stored{Group: -1, Tier: block.TierCPU, Hashes: []uint64{1, 2, 3, 4}, Tokens: prompt[:64], BlockSize: 16})
+	router.Store(h, &kvindex.Stored{Group: -1, Hashes: []uint64{1, 2, 3}, Tokens: prompt[:48], BlockSize: 16})
+	router.Store(h, &kvindex.Stored{Group: -1, Tier: block.TierCPU, Hashes: []uint64{1, 2, 3, 4}, Tokens: prompt[:64], BlockSize: 16})
 	source := tokens.New(tokens.DefaultConfig(), http.DefaultClient)
 	source.Local = always(prompt)
 	t.Cleanup(source.Close)

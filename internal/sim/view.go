@@ -262,14 +262,14 @@ func (v *view) apply(h fleet.Holder, events []engine.Event) {
 			s.Parent, s.HasParent = uint64(e.Parent), e.HasParent
 			s.Scope = block.Scope{LoRA: e.LoRA, Salt: e.Salt}
 			s.RootUnknown = e.Tier != block.TierGPU // events of the CPU tier do not contain the cache salt
-			v.router.Store(h, "", s)
+			v.router.Store(h, s)
 		case engine.Removed:
 			for ; i+1 < len(events) && events[i+1].Kind == engine.Removed && events[i+1].Tier == e.Tier; i++ {
 				v.engineHashes = appendEngineHashes(v.engineHashes, events[i+1].Hashes)
 			}
-			v.router.Remove(h, "", warmpath.Removed{Tier: e.Tier, Hashes: v.engineHashes})
+			v.router.Remove(h, warmpath.Removed{Tier: e.Tier, Hashes: v.engineHashes})
 		case engine.Cleared:
-			v.router.Clear(h, "", e.Tier)
+			v.router.Clear(h, e.Tier)
 		}
 	}
 }
