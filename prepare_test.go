@@ -134,6 +134,28 @@ func TestAPreparedRequestIsDecidedByAnyPolicy(t *testing.T) {
 	}
 }
 
+// The keys of a prompt are made once. This test shows it by a change that a caller must not make: after the first
+// decision, other tokens make no difference.
+func TestTheKeysOfAPreparedRequestAreMadeOnce(t *testing.T) {
+	w := newWorld(t, warmpath.Options{}, vllm(), vllm())
+	p := prompt(1, 640)
+	w.store(1, p[:320], kvindex.Stored{})
+	req := request(warmpath.Request{Tokens: slices.Clone(p)})
+	prepared := w.router.Prepare(req)
+	defer prepared.Recycle()
+	for i, decide := range []func(context.Context) (*warmpath.Decision, error){prepared.Explain, prepared.Route, prepared.Explain} {
+		req.Now++
+		d, err := decide(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.MatchTokens != 320 {
+			t.Errorf("decision %d: %d tokens match, want 320", i, d.MatchTokens)
+		}
+		clear(req.Tokens)
+	}
+}
+
 // A decision must stay valid after its Prepared was recycled and other requests have used the memory of the Prepared.
 func TestADecisionOutlivesItsPrepared(t *testing.T) {
 	w := newWorld(t, warmpath.Options{}, vllm())

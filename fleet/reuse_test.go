@@ -149,3 +149,16 @@ func TestModelNamesThatNoWorkerServesAreForgotten(t *testing.T) {
 		t.Error("the turn of a served model began anew")
 	}
 }
+
+// The clock may jump between a decision and the reservation.
+func TestNothingIsReservedOnARetiredID(t *testing.T) {
+	f := New(Config{})
+	f.Remove(f.Put("http://a", Facts{Models: []Model{{ID: "m"}}}))
+	f.Retire(0)
+	f.Retire(int64(2 * keepIDs))
+	var r Reservation
+	if f.Reserve(&r, 0, Work{}, int64(2*keepIDs)) {
+		t.Error("a request was reserved on a holder that does not exist")
+	}
+	r.Release(int64(2 * keepIDs)) // releases nothing
+}
