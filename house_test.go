@@ -17,7 +17,7 @@ import (
 
 // outside matches citations of material outside of the repository. A reader cannot open such material. Cite the public
 // source instead: the paper, the engine's file at its version, or the issue.
-var outside = regexp.MustCompile(`\.\./shared\b|\bshared/(design|engines|facts|seeds|tools|traces|vectors)\b|\bfacts/|\bfacts on |\bseeds?[ /]0[0-9]{2}\b|WARMPATH_SHARED`)
+var outside = regexp.MustCompile(`\.\./shared\b|\bshared/(design|engines|facts|hooks|seeds|tools|traces|vectors)\b|\bfacts/|\bfacts on |\bseeds?[ /]0[0-9]{2}\b|WARMPATH_SHARED`)
 
 func TestNothingOutsideTheRepositoryIsCited(t *testing.T) {
 	eachFile(t, func(path string, text []byte) {
@@ -117,8 +117,9 @@ func TestInterfacesAreFew(t *testing.T) {
 }
 
 // waits returns the places where a file waits for a time: calls of time.Sleep, receives from time.After, and tickers. A
-// receive in a select does not count, because it is a deadline. In a file that imports synctest only Sleep counts,
-// because the other waits take no real time there.
+// receive in a select does not count, because it is a deadline. A test that waits for a condition (testenv.Until) does
+// not count either: it goes on as soon as the condition holds, however fast or slow the machine is. In a file that
+// imports synctest only Sleep counts, because the other waits take no real time there.
 func waits(file *ast.File) (found []token.Pos) {
 	virtual := slices.ContainsFunc(file.Imports, func(s *ast.ImportSpec) bool { return s.Path.Value == `"testing/synctest"` })
 	deadlines := map[ast.Node]bool{}

@@ -44,11 +44,11 @@ const DefaultSeed = "vllm-none-hash"
 
 // EngineChain holds the settings of an engine's hash chain.
 type EngineChain struct {
-	Algorithm EngineAlgorithm
-	Size      int    // tokens in a block; with Bigram, pairs of tokens
-	Seed      string // vLLM and llm-d: the text of PYTHONHASHSEED; SGLang has no seed
-	Bigram    bool   // SGLang with EAGLE: a page is Size pairs (token, next token)
-	Tail      bool   // LMCache with save_unfull_chunk: the last block is hashed even if it is not full
+	Algorithm EngineAlgorithm // the engine's hash function, and what it hashes
+	Size      int             // tokens in a block; with Bigram, pairs of tokens
+	Seed      string          // vLLM and llm-d: the text of PYTHONHASHSEED; SGLang has no seed
+	Bigram    bool            // SGLang with EAGLE: a page is Size pairs (token, next token)
+	Tail      bool            // LMCache with save_unfull_chunk: the last block is hashed even if it is not full
 }
 
 // Digest is an engine's hash of a block, 8 to 32 bytes. The zero Digest is empty: it is the root of an SGLang chain

@@ -17,10 +17,10 @@ type Load struct {
 
 	Backlog   time.Duration // predicted time until PendingTokens are computed, plus the delay of a late prompt
 	Others    Others        // the part of these figures that comes from other routers
-	Reported  Reported
-	Timing    Timing  // how long the holder's passes take, as learned so far
-	Room      float64 // 1 − pressure: 1 for an empty cache, 0 for a full cache and for an unknown one
-	RoomKnown bool    // Room comes from events; if false, Room is an assumption
+	Reported  Reported      // the engine's last report; Reported.At is 0 if there is none
+	Timing    Timing        // how long the holder's passes take, as learned so far
+	Room      float64       // 1 − pressure: 1 for an empty cache, 0 for a full cache and for an unknown one
+	RoomKnown bool          // Room comes from events; if false, Room is an assumption
 }
 
 // Pressure returns how many blocks the cache evicts for each block that it stores: 0 if the cache is empty, 1 if it is

@@ -49,7 +49,7 @@ type EventSource struct {
 // Facts are what a probe learned about a worker. The zero value of a field means unknown. Slices belong to the fleet
 // after [Fleet.Put].
 type Facts struct {
-	Engine        Engine
+	Engine        Engine        // the software that runs the model
 	Version       string        // the engine's version
 	Models        []Model       // in the engine's order: the first one without a parent is the base model
 	BlockSize     int           // tokens in an engine block (SGLang: page)
@@ -123,13 +123,13 @@ func (f *Facts) resolve(m *Model) (base, lora string) {
 
 // Worker is one engine server as a snapshot saw it. It is immutable.
 type Worker struct {
-	ID       WorkerID
-	URL      string // without a trailing slash
-	Facts    Facts
-	Healthy  bool   // the last active check succeeded
-	Draining bool   // gets no new requests; requests in flight continue
-	Ready    bool   // healthy, not draining, and known to serve a model
-	Why      string // why the worker is not ready, in words; "" when it is ready
+	ID       WorkerID // the same as long as the fleet knows the URL
+	URL      string   // without a trailing slash
+	Facts    Facts    // what probes and events said of the worker
+	Healthy  bool     // the last active check succeeded
+	Draining bool     // gets no new requests; requests in flight continue
+	Ready    bool     // healthy, not draining, and known to serve a model
+	Why      string   // why the worker is not ready, in words; "" when it is ready
 	// Incarnation grows by one each time another process is found behind the URL: see [Fleet.Answered].
 	Incarnation uint64
 	Holders     []Holder // one for each used rank, from rank Facts.FirstRank on

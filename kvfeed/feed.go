@@ -351,8 +351,8 @@ func (feed *Feed) newStream(w *fleet.Worker, h fleet.Holder, source fleet.EventS
 
 // turnOf returns the mutex that a worker's streams take to change the index, so that only one of these streams waits
 // for the index at a time. The index's lock serves writers that have waited for a millisecond in order. Without the
-// mutex, each event of another worker could wait for 256 events of a worker with 256 ranks. So could a routing decision
-// whose match is disturbed so often that it takes the lock.
+// mutex, each event of another worker could wait for 256 events of a worker with 256 ranks. A routing decision whose
+// version check failed 16 times takes the same lock, so it could wait as long.
 func (feed *Feed) turnOf(id fleet.WorkerID) *sync.Mutex {
 	feed.mu.Lock()
 	defer feed.mu.Unlock()

@@ -31,16 +31,16 @@ type Query struct {
 type Candidate struct {
 	Worker    *fleet.Worker
 	Holder    fleet.Holder
-	Rank      int // global data-parallel rank
-	Hash      uint64
-	Trust     fleet.Trust
-	Available bool // the holder can take a request
+	Rank      int         // global data-parallel rank
+	Hash      uint64      // a hash of the worker's URL and the rank, for choices that every router makes alike
+	Trust     fleet.Trust // how well the router knows the holder's cache
+	Available bool        // the holder can take a request
 	// Bar is the reason why the holder should get no request; BarNone means that there is no reason. With BarSuspect or
 	// BarUseless the holder is available, but it gets only requests that no other holder can take.
 	Bar       fleet.Bar
-	Withheld  float64 // the part of its usual requests that the holder does not get because of slow start, 0 to 1
-	Load      fleet.Load
-	BlockSize int // tokens of a block of the holder's engine; Load.ContextBlocks counts such blocks
+	Withheld  float64    // the part of its usual requests that the holder does not get because of slow start, 0 to 1
+	Load      fleet.Load // the holder's unfinished work, with the work of other routers as far as it is known
+	BlockSize int        // tokens of a block of the holder's engine; Load.ContextBlocks counts such blocks
 
 	Match     int                 // prompt tokens in confirmed blocks of the holder that its engine can use
 	Tier      [block.NumTiers]int // Match by tier

@@ -2,7 +2,8 @@ package policy
 
 import "github.com/warmpath/warmpath/block"
 
-// TierWeights are the worth of a matched token by the tier of its block, 0 to 1.
+// TierWeights are the worth of a matched token by the tier of its block, 0 to 1: in the accelerator's memory (GPU), in
+// host memory (CPU), on disk, and in remote storage.
 type TierWeights struct {
 	GPU    float64 `yaml:"gpu"`
 	CPU    float64 `yaml:"cpu"`
