@@ -98,7 +98,7 @@ func (s *stream) store(e *kvevent.Event) (generation uint64) {
 			}
 		}
 	}
-	x.Origin = s.origin(e)
+	x.Origin = s.copyOrigin(e)
 	x.RootUnknown = !s.rootKnown && !e.Indexable(s.keys(e))
 	x.AnyTierOrder = s.engine == fleet.EngineTRTLLM
 	if alike := s.aheadAlike(e); !alike {

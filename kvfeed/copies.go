@@ -71,8 +71,8 @@ func release(version string) (v [3]int, ok bool) {
 // the process before. Discovery probes a worker every minute; the rest is for a probe that is late.
 const factsDelay = 2 * time.Minute
 
-// origin tells the index whether a stored event may add a copy of a block that the index already has.
-func (s *stream) origin(e *kvevent.Event) kvindex.Origin {
+// copyOrigin tells the index whether a stored event may add a copy of a block that the index already has.
+func (s *stream) copyOrigin(e *kvevent.Event) kvindex.Origin {
 	if s.announcesNoRemovals(e) {
 		return kvindex.OriginReused
 	}

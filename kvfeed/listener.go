@@ -24,21 +24,21 @@ const maxTopic = 1024
 // forwarder has several streams. Without the bound, one connection could take all of [StreamConfig.MaxStreams].
 const maxLinkStreams = fleet.MaxRanks
 
-// origin is the engine of a stream, as its topic `kv@<host:port>@<model>` names it.
-type origin struct {
+// topicOrigin is the engine of a stream, as its topic `kv@<host:port>@<model>` names it.
+type topicOrigin struct {
 	topic   string // the whole topic, as the engine sent it
 	address string // host:port of the engine's HTTP server, or only its host
 	model   string
 }
 
 // parseTopic reads `kv@<host:port>@<model>`. The model may itself contain "@".
-func parseTopic(topic string) (origin, error) {
+func parseTopic(topic string) (topicOrigin, error) {
 	rest, ok := strings.CutPrefix(topic, topicPrefix)
 	address, model, ok2 := strings.Cut(rest, "@")
 	if !ok || !ok2 || address == "" || model == "" {
-		return origin{}, fmt.Errorf("parse topic %q: want kv@<host:port>@<model>", topic)
+		return topicOrigin{}, fmt.Errorf("parse topic %q: want kv@<host:port>@<model>", topic)
 	}
-	return origin{topic, address, model}, nil
+	return topicOrigin{topic, address, model}, nil
 }
 
 // listener binds the endpoint of [Config.Listen]. Engines connect to it.
@@ -139,7 +139,7 @@ func (l *listener) begin(link map[string]*incoming, topic []byte, peer string) (
 	if len(link) >= maxLinkStreams {
 		return nil, fmt.Errorf("the streams of one connection are at most %d", maxLinkStreams)
 	}
-	return &incoming{feed: l.feed, origin: from, peer: peer}, nil
+	return &incoming{feed: l.feed, topicOrigin: from, peer: peer}, nil
 }
 
 // refuse logs that messages of a connection are not read.
@@ -200,7 +200,7 @@ func (l *listener) disconnect(p *zmtp.Peer, err error) {
 // number, so the dropped messages count as lost.
 type incoming struct {
 	feed *Feed
-	origin
+	topicOrigin
 	peer string
 
 	mu       sync.Mutex // guards the fields below: the connection's goroutine receives messages, and the feed may end the stream

@@ -20,7 +20,7 @@ import (
 )
 
 func TestTopicsOfEngines(t *testing.T) {
-	for topic, want := range map[string]origin{
+	for topic, want := range map[string]topicOrigin{
 		"kv@10.0.0.7:8000@meta/llama": {address: "10.0.0.7:8000", model: "meta/llama"},
 		"kv@[fd00::1]:8000@m@v1":      {address: "[fd00::1]:8000", model: "m@v1"},
 		"kv@pod-1@m":                  {address: "pod-1", model: "m"},
@@ -158,7 +158,7 @@ func TestMessagesThatCameBeforeTheWorkerWasKnownAreMissing(t *testing.T) {
 
 // dialled returns a stream of an engine that has connected to the router, without a network.
 func (r *rig) dialled() *incoming {
-	return &incoming{feed: r.feed, origin: origin{"kv@127.0.0.1:8000@m", "127.0.0.1:8000", "m"}, peer: "peer"}
+	return &incoming{feed: r.feed, topicOrigin: topicOrigin{"kv@127.0.0.1:8000@m", "127.0.0.1:8000", "m"}, peer: "peer"}
 }
 
 // says returns the frames of a message that announces 64 tokens of conversation c.
