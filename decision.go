@@ -159,8 +159,8 @@ type Decision struct {
 	marks    []fleet.Mark
 	nominees []fleet.Holder
 	extents  []extent // the entries of matches and of sent, merged
-	spots    []spot   // spots[i] is for the holder at position i of the pool
-	round    uint32   // marks the entries of spots that belong to this decision
+	slots    []slot   // slots[i] is for the holder at position i of the pool
+	round    uint32   // marks the entries of slots that belong to this decision
 	take     bool     // the request will be sent to the chosen holder; false for Explain
 	scope    fleet.Scope
 }

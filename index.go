@@ -307,15 +307,15 @@ func (r *Router) IndexStats() []IndexStats {
 	stats := make([]IndexStats, 0, len(all))
 	for _, x := range all {
 		s := IndexStats{Model: x.model, BlockSize: x.hasher.Size(), Generation: x.generation, Stats: x.index.Stats()}
-		r.addExpected(x, &s)
+		r.addExpectedStats(x, &s)
 		stats = append(stats, s)
 	}
 	slices.SortFunc(stats, func(a, b IndexStats) int { return strings.Compare(a.Model, b.Model) })
 	return stats
 }
 
-// addExpected adds the figures of x's expected prompts to s.
-func (r *Router) addExpected(x *modelIndex, s *IndexStats) {
+// addExpectedStats adds the figures of x's expected prompts to s.
+func (r *Router) addExpectedStats(x *modelIndex, s *IndexStats) {
 	r.mu.Lock() // so that no store is removed while the figures are added
 	defer r.mu.Unlock()
 	s.SpeculativeDropped = x.displaced

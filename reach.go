@@ -50,8 +50,8 @@ func (r *Router) scout(model string) *scout {
 	return s
 }
 
-// spot is the entry of one holder in Decision.spots. It says which candidate of the decision the holder is.
-type spot struct {
+// slot is the entry of one holder in Decision.slots. It says which candidate of the decision the holder is.
+type slot struct {
 	round uint32 // equal to Decision.round if the holder is a candidate of this decision
 	at    int32  // the index of the candidate
 }
@@ -91,11 +91,11 @@ func (r *Router) gather(d *Decision, snap *fleet.Snapshot, pool *fleet.Pool, req
 // begin starts an empty list of candidates.
 func (d *Decision) begin(holders int) {
 	d.clearCandidates()
-	if len(d.spots) < holders {
-		d.spots = make([]spot, holders+holders/4)
+	if len(d.slots) < holders {
+		d.slots = make([]slot, holders+holders/4)
 	}
 	if d.round++; d.round == 0 { // overflow: old entries could have the number of a later round
-		clear(d.spots)
+		clear(d.slots)
 		d.round = 1
 	}
 }
@@ -239,12 +239,12 @@ func (d *Decision) sink(heap []int) {
 
 // add makes the holder at a position of the pool a candidate, without its match, and returns its index.
 func (d *Decision) add(snap *fleet.Snapshot, pool *fleet.Pool, position int) int {
-	s := &d.spots[position]
+	s := &d.slots[position]
 	if s.round == d.round {
 		return int(s.at)
 	}
 	at := len(d.Candidates)
-	*s = spot{d.round, int32(at)}
+	*s = slot{d.round, int32(at)}
 	h := pool.Holders[position]
 	w := snap.Worker(h)
 	trust, _ := snap.Trust(h)

@@ -250,7 +250,7 @@ func (d *Decision) candidateOn(pool *fleet.Pool, h fleet.Holder, first int) *pol
 	if position < 0 {
 		return nil // h serves the base model but not this adapter, or h left the fleet
 	}
-	s := d.spots[position]
+	s := d.slots[position]
 	if s.round != d.round || int(s.at) < first {
 		return nil
 	}

@@ -15,12 +15,12 @@ import (
 // adapter has a root of its own in the stores, because engines share no blocks between models or adapters.
 type prompts struct {
 	tokensFirst  bool // if text and tokens of a prompt are known, the tokens are used
-	text, tokens promptStore
+	text, tokens scopedPrompts
 	spare        sync.Pool // *placement.Matches
 }
 
-// promptStore is a store of the prompts of all models and adapters.
-type promptStore struct {
+// scopedPrompts is a store of the prompts of all models and adapters.
+type scopedPrompts struct {
 	*placement.Store
 	roots atomic.Pointer[map[promptScope]placement.Root] // replaced under mu when a model is first seen
 	mu    sync.Mutex
@@ -49,14 +49,14 @@ func newPrompts(tokensFirst bool, c placement.Config, charsPerToken int64) *prom
 	return p
 }
 
-func (s *promptStore) init(c placement.Config) {
+func (s *scopedPrompts) init(c placement.Config) {
 	s.Store, s.most = placement.New(c), leastRoots
 	s.roots.Store(&map[promptScope]placement.Root{})
 }
 
 // promptKey says where a prompt is in the memory. The key is empty if neither text nor tokens of the prompt are known.
 type promptKey struct {
-	store *promptStore
+	store *scopedPrompts
 	root  placement.Root
 	key   []byte
 }
@@ -138,7 +138,7 @@ func (p *prompts) sent(q *policy.Query, h fleet.Holder) {
 // each probe would make the store grow without bound.
 //
 // A root may be removed between the return of plant and the caller's first Learn. Then that prompt is not remembered.
-func (s *promptStore) plant(scope promptScope) placement.Root {
+func (s *scopedPrompts) plant(scope promptScope) placement.Root {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := *s.roots.Load()
