@@ -7,8 +7,8 @@
 //
 // The package does no I/O, starts no goroutine and reads no clock. The caller adds workers to a [fleet.Fleet], passes
 // KV events through package kvfeed, and gives the time and a random number with each [Request]. The gateway of this
-// module is one caller, and the simulator is another. The lines below are the core of such a caller; the whole program
-// is examples/embed.
+// module is one caller, and the simulator is another. The lines below are the core of such a caller. The example
+// examples/embed embeds the router in 40 lines of code (embed.go).
 //
 //	now := func() int64 { return time.Now().UnixNano() }
 //	d, err := router.Route(ctx, &warmpath.Request{Model: "llama", Tokens: tokens, Now: now(), Random: rand.Uint64()})

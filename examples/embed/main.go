@@ -1,5 +1,5 @@
 // Command embed routes requests to workers by the contents of their KV caches. It uses the router as a library, without
-// a gateway.
+// a gateway. The file embed.go embeds the router. This file has the rest: flags, addresses of workers, and HTTP.
 //
 //	go run ./embed -model MODEL http://gpu-1:8000,tcp://gpu-1:5557,tcp://gpu-1:5657 http://gpu-2:8000,…
 //
@@ -16,7 +16,6 @@ import (
 	"io"
 	"log"
 	"log/slog"
-	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"os"
@@ -24,10 +23,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
-	"github.com/warmpath/warmpath/kvfeed"
 )
 
 func main() {
@@ -43,33 +40,19 @@ func main() {
 
 // run routes one prompt three times. From the second time on, the router knows which worker has the prompt cached.
 func run(ctx context.Context, out io.Writer, model string, addresses []string) error {
-	workers := fleet.New(fleet.Config{})
-	router, err := warmpath.New(warmpath.Options{Fleet: workers})
+	workers, err := parse(model, addresses)
 	if err != nil {
 		return err
 	}
-	for _, address := range addresses {
-		part := strings.Split(address+",,", ",") // fields that are not given are ""
-		if u, err := url.Parse(part[0]); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-			return fmt.Errorf("worker %q: write URL,EVENTS,REPLAY, such as http://gpu-1:8000,tcp://gpu-1:5557,tcp://gpu-1:5657", address)
-		}
-		// A program fills in what its workers report. The feed corrects the block size if the events show another one.
-		facts := fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: model}}, BlockSize: 16}
-		if part[1] != "" {
-			facts.Events = []fleet.EventSource{{Endpoint: part[1], Replay: part[2]}}
-		}
-		workers.Put(part[0], facts)
-	}
-
-	// The feed keeps the index correct. upkeep releases the load of lost requests, and frees the ids of workers that
-	// left.
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
-	feed := kvfeed.New(router, kvfeed.Config{}, slog.New(slog.NewTextHandler(os.Stderr, nil)))
-	running.Go(func() { _ = feed.Run(ctx) }) // without Config.Listen, Run returns no error
-	running.Go(func() { upkeep(ctx, router) })
+	router, feed, err := start(ctx, &running, workers, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	if err != nil {
+		return err
+	}
+
 	// The feed first learns what each worker has cached. A server need not wait for this: until then the router decides
 	// by the load, and by the prompts that it sent to each worker.
 	patience, stop := context.WithTimeout(ctx, 10*time.Second)
@@ -77,47 +60,47 @@ func run(ctx context.Context, out io.Writer, model string, addresses []string) e
 	if err := feed.Ready(patience); err != nil {
 		log.Print(err)
 	}
-
 	prompt := make([]block.Token, 200) // a program's tokens come from its tokenizer, or from vLLM's POST /tokenize
 	for i := range prompt {
 		prompt[i] = block.Token(1000 + i)
 	}
 	for range 3 {
-		d, err := router.Route(ctx, &warmpath.Request{Model: model, Tokens: prompt, MaxTokens: 8, Now: now(), Random: rand.Uint64()})
-		if err != nil {
-			return err
-		}
-		// Print the decision before Recycle: after Recycle, the decision's memory belongs to the router again.
-		fmt.Fprintln(out, d)
-		outcome := fleet.OutcomeServed
-		err = send(ctx, d.Worker.URL, model, prompt, func() { d.FirstToken(now()) })
-		if err != nil {
-			outcome = fleet.OutcomeFailed
-		}
-		d.Done(outcome, now())
-		d.Recycle()
-		if err != nil {
+		if err := ask(ctx, out, router, model, prompt); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func now() int64 { return time.Now().UnixNano() }
+// worker is what the router must know about a worker.
+type worker struct {
+	url   string
+	facts fleet.Facts
+}
 
-// upkeep runs until ctx ends.
-func upkeep(ctx context.Context, router *warmpath.Router) {
-	tick := time.NewTicker(30 * time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			router.Fleet().Expire(now())
-			router.Reclaim(now())
+// parse makes a worker of each address.
+func parse(model string, addresses []string) (workers []worker, err error) {
+	for _, address := range addresses {
+		part := strings.Split(address+",,", ",") // fields that are not given are ""
+		if u, err := url.Parse(part[0]); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+			return nil, fmt.Errorf("worker %q: write URL,EVENTS,REPLAY, such as http://gpu-1:8000,tcp://gpu-1:5557,tcp://gpu-1:5657", address)
 		}
+		// A program fills in what its workers report. The feed corrects the block size if the events show another one.
+		facts := fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: model}}, BlockSize: 16}
+		if part[1] != "" {
+			facts.Events = []fleet.EventSource{{Endpoint: part[1], Replay: part[2]}}
+		}
+		workers = append(workers, worker{part[0], facts})
 	}
+	return workers, nil
+}
+
+// outcomeOf returns the outcome of a request that send ended with err.
+func outcomeOf(err error) fleet.Outcome {
+	if err != nil {
+		return fleet.OutcomeFailed
+	}
+	return fleet.OutcomeServed
 }
 
 // send sends the prompt to a worker and reads the answer to its end. It calls token for each piece of the answer; only

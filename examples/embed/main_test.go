@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -55,5 +56,26 @@ func TestThePromptReturnsToTheWorkerThatHasIt(t *testing.T) {
 		if strings.Fields(line)[1] != url || !strings.Contains(line, " 192 of 200 prompt tokens matched") && !strings.Contains(line, ", 192 predicted") {
 			t.Errorf("not sent where the prompt is cached:\n%s", &out)
 		}
+	}
+}
+
+// A program embeds the router in 40 lines. embed.go is the proof of this promise, so it must stay short.
+func TestTheRouterIsEmbeddedInFortyLines(t *testing.T) {
+	text, err := os.ReadFile("embed.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, below, found := strings.Cut(string(text), "\n)\n")
+	if !found {
+		t.Fatal("embed.go has no imports")
+	}
+	code := 0
+	for line := range strings.Lines(below) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "//") {
+			code++
+		}
+	}
+	if code == 0 || code > 40 {
+		t.Errorf("embed.go has %d lines of code below the imports, want at most 40", code)
 	}
 }
