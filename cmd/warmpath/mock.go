@@ -121,10 +121,10 @@ func checkMock(flags *pflag.FlagSet, cfg *mockengine.Config) error {
 
 // flagOfAddress returns the flag of the address that could not be opened.
 func flagOfAddress(err error) string {
-	switch text := err.Error(); {
-	case strings.Contains(text, "publish events: replay:"):
+	switch {
+	case errors.Is(err, mockengine.ErrReplay):
 		return "--replay"
-	case strings.Contains(text, "publish events:"):
+	case errors.Is(err, mockengine.ErrEvents):
 		return "--events"
 	}
 	return "--listen"

@@ -18,6 +18,12 @@ import (
 // endSeq is the sequence number of a replay's end marker, whose payload is empty.
 const endSeq = math.MaxUint64
 
+// These errors say which endpoint of a Publisher could not be opened.
+var (
+	ErrEvents = errors.New("publish events")
+	ErrReplay = errors.New("publish events: replay")
+)
+
 // maxUnsent is the largest number of messages that wait for one slow subscriber. Further messages to this subscriber
 // are dropped. The value is the default of vLLM's setting hwm.
 const maxUnsent = 100_000
@@ -83,7 +89,8 @@ func NewPublisher(cfg PublisherConfig) *Publisher {
 }
 
 // Listen opens the endpoints, so that Endpoint and ReplayEndpoint are known before Run. After Listen the caller must
-// call Run, since Run closes the endpoints. Run calls Listen if the caller has not called it.
+// call Run, since Run closes the endpoints. Run calls Listen if the caller has not called it. An error wraps ErrEvents
+// or ErrReplay.
 func (p *Publisher) Listen() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -95,7 +102,7 @@ func (p *Publisher) Listen() error {
 		Bind: !p.cfg.Connect, SendQueue: maxUnsent, SendQueueBytes: 256 << 20, Dial: on.Dial, Listen: on.Listen,
 	})
 	if err != nil {
-		return fmt.Errorf("publish events: %w", err)
+		return fmt.Errorf("%w: %w", ErrEvents, err)
 	}
 	var router *zmtp.Socket
 	if p.cfg.Replay != "" {
@@ -104,11 +111,11 @@ func (p *Publisher) Listen() error {
 			err = router.Listen()
 		}
 		if err != nil {
-			return fmt.Errorf("publish events: replay: %w", err)
+			return fmt.Errorf("%w: %w", ErrReplay, err)
 		}
 	}
 	if err := pub.Listen(); err != nil {
-		err = fmt.Errorf("publish events: %w", err)
+		err = fmt.Errorf("%w: %w", ErrEvents, err)
 		if router != nil {
 			err = errors.Join(err, router.Close())
 		}
