@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -84,8 +85,13 @@ Then "warmpath serve --worker URL" with your engines.`,
 	return root
 }
 
-// If err is about an unknown flag of c, flagError adds a similar flag to the error as a suggestion.
+// flagError returns err, an error about a flag of c, in words for the user. For an unknown flag it suggests a similar
+// flag.
 func flagError(c *cobra.Command, err error) error {
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) {
+		return valueError(invalid)
+	}
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) {
 		return err
@@ -93,6 +99,31 @@ func flagError(c *cobra.Command, err error) error {
 	var known []string
 	c.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, "--"+f.Name) })
 	return fmt.Errorf("%w%s", err, config.Meant("--"+unknown.GetSpecifiedName(), known))
+}
+
+// flagTypes says in words what the values of a flag are, by the name that pflag gives to the flag's type.
+var flagTypes = map[string]string{
+	"bool":     "true or false",
+	"duration": "a time with its unit, such as 500ms, 10s or 5m",
+	"float64":  "a number",
+	"int":      "a whole number",
+	"intSlice": "a list of whole numbers, such as 1,2,4",
+	"uint64":   "a whole number of 0 or more",
+}
+
+// valueError says what is wrong with the value of a flag. The errors of pflag quote the errors of Go's parsers, which a
+// user need not know.
+func valueError(err *pflag.InvalidValueError) error {
+	want, known := flagTypes[err.GetFlag().Value.Type()]
+	switch {
+	case !known: // the flag has a type of this program, which says by itself what is wrong
+		return fmt.Errorf("--%s: %w", err.GetFlag().Name, errors.Unwrap(err))
+	case errors.Is(err, strconv.ErrRange) && strings.HasPrefix(err.GetValue(), "-"):
+		return fmt.Errorf("--%s: %q is too small", err.GetFlag().Name, err.GetValue())
+	case errors.Is(err, strconv.ErrRange):
+		return fmt.Errorf("--%s: %q is too large", err.GetFlag().Name, err.GetValue())
+	}
+	return fmt.Errorf("--%s: %q is not %s", err.GetFlag().Name, err.GetValue(), want)
 }
 
 // typed returns the command line without passwords and keys, for reports that are stored or shown.

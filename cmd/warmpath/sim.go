@@ -135,7 +135,7 @@ func (s *seedFlag) Set(text string) error {
 	for _, part := range strings.Split(text, ",") {
 		var n uint64
 		if _, err := fmt.Sscanf(strings.TrimSpace(part)+"\n", "%d\n", &n); err != nil {
-			return fmt.Errorf("%q is not a number", part)
+			return fmt.Errorf("%q is not a whole number of 0 or more", part)
 		}
 		*s.seeds = append(*s.seeds, n)
 	}
