@@ -12,14 +12,14 @@ import (
 
 // writeExplanations prints each policy's decision, where the columns are explained, and whether the decisions agree.
 func writeExplanations(w io.Writer, all *admin.Explanations) error {
-	told := "" // what was said of the model's ids
+	printed := "" // the text about the source of the model's ids that was printed last
 	for i, e := range all.Policies {
 		if i > 0 {
 			fmt.Fprintln(w)
 		}
 		origin, model, _ := strings.Cut(e.TokenOrigin, ". ")
-		if model != "" && model != told {
-			origin, told = e.TokenOrigin, model
+		if model != "" && model != printed {
+			origin, printed = e.TokenOrigin, model
 		}
 		writeHead(w, e, origin)
 		if err := writeCandidates(w, e); err != nil {
