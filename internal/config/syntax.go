@@ -23,23 +23,26 @@ func syntax(path string, data []byte) (ast.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	var body ast.Node
-	documents := 0
+	var bodies []ast.Node
 	for _, doc := range file.Docs {
 		switch doc.Body.(type) {
 		case nil, *ast.NullNode, *ast.CommentGroupNode, *ast.DirectiveNode:
 		default:
-			body = doc.Body
-			documents++
+			bodies = append(bodies, doc.Body)
 		}
 	}
-	if documents > 1 {
-		return nil, fmt.Errorf("%s: the file holds %d documents, keep one", path, documents)
+	if len(bodies) > 1 {
+		second := position(bodies[1])
+		return nil, fmt.Errorf("%s:%d:%d: the file holds %d documents, keep one: the second one begins here",
+			path, second.Line, second.Column, len(bodies))
 	}
 	if line := firstContent(data); line > 0 && len(file.Docs) == 1 && file.Docs[0].Body == nil {
 		return nil, fmt.Errorf("%s:%d:1: this line stands after an empty document: keep only one ---", path, line)
 	}
-	return body, nil
+	if len(bodies) == 0 {
+		return nil, nil
+	}
+	return bodies[0], nil
 }
 
 // parsed calls the parser. The parser of goccy/go-yaml 1.19.2 panics on "%TAG !! x\n---\na: !!b\n". A reload calls the
