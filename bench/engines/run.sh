@@ -6,7 +6,7 @@
 #   bash bench/engines/run.sh                              # all runs; first prints how long they take
 #   bash bench/engines/run.sh -sets chats -routers smg,warmpath -rounds 1 -scale 0.3      # a smoke run: 3 minutes
 #   bash bench/engines/run.sh -engine sglang -scale 0.5 -routers nginx,smg,warmpath \
-#     -sets chats,agents-heavy,prefix-heavy,two-routers,crowded      # SGLang, as on the page
+#     -sets chats,agents-heavy,prefix-heavy,two-routers,full-caches      # SGLang, as on the page
 #   bash bench/engines/run.sh -sets chats -routers warmpath,warmpath-asking      # cost of asking engines for ids
 #   bash bench/engines/run.sh list                         # prints sets and routers
 #   bash bench/engines/run.sh fit                          # makes the profile for the simulator's table

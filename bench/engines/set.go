@@ -80,7 +80,7 @@ var sets = []set{
 	{name: "engine-restart", about: "The requests of chats; one engine is restarted when two fifths of them are done", clients: 6, work: conversations, event: engineRestart, exact: true, seconds: 110,
 		note: "An engine may take up to 30 s to stop. Requests that wait there meanwhile increase the mean and the whole time, so compare " +
 			"the median and p90. The engines' processor time includes the start of the new engine."},
-	{name: "crowded", about: "240 questions after 60 prefixes of 3,000 tokens, more than both caches hold together; 6 clients", clients: 6,
+	{name: "full-caches", about: "240 questions after 60 prefixes of 3,000 tokens, more than both caches hold together; 6 clients", clients: 6,
 		work: prefixes{requests: 240, count: 60, prefix: 3000, question: 60, output: 32, skew: 1.1}, exact: true, seconds: 27},
 	{name: "ranks", about: "The requests of chats on one engine with two data-parallel ranks", clients: 6, work: conversations, ranks: true, exact: true, seconds: 33},
 }
