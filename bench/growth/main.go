@@ -25,6 +25,7 @@ import (
 	"github.com/warmpath/warmpath/bench/internal/plot"
 	"github.com/warmpath/warmpath/bench/internal/synth"
 	"github.com/warmpath/warmpath/bench/internal/trace"
+	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/kvindex"
 )
 
@@ -158,9 +159,9 @@ func chain(r *trace.Record, c uint64, from, to int) {
 	r.Locals, r.Keys = r.Locals[:0], r.Keys[:0]
 	parent := r.Parent
 	for i := from; i < to; i++ {
-		local := synth.Mix(uint64(i))
+		local := block.Mix64(uint64(i))
 		if i >= sharedBlocks {
-			local = synth.Mix(c<<20 | uint64(i))
+			local = block.Mix64(c<<20 | uint64(i))
 		}
 		key := local
 		if i > 0 {
@@ -238,7 +239,7 @@ func ask(x *feed.Index, holders, chains int, out *result) error {
 		c := i * chains / probes
 		chain(&r, uint64(c), 0, chainBlocks)
 		questions = append(questions, x.Question(&r, 0))
-		r.Keys[0], r.Locals[0] = synth.Mix(uint64(i)<<40), synth.Mix(uint64(i)<<40)
+		r.Keys[0], r.Locals[0] = block.Mix64(uint64(i)<<40), block.Mix64(uint64(i)<<40)
 		misses = append(misses, x.Question(&r, 0))
 	}
 	clock := latency.NewClock()

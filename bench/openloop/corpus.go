@@ -223,7 +223,7 @@ func simulate(share []arrival, s shape) (*timeline, error) {
 func due(a arrival) time.Duration { return time.Duration(a.Timestamp * float64(time.Millisecond)) }
 
 // localHash returns the local hash of a block that repeats one token.
-func localHash(token block.Token) uint64 { return synth.Mix(uint64(token) + 1) }
+func localHash(token block.Token) uint64 { return block.Mix64(uint64(token) + 1) }
 
 // submit submits a request to the engine and records its lookup. It leaves out a request that does not fit in the pool.
 func (l *timeline) submit(e *engine.Engine, a arrival, s shape) error {

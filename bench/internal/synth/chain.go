@@ -4,21 +4,16 @@ import (
 	"encoding/binary"
 
 	"github.com/zeebo/xxh3"
+
+	"github.com/warmpath/warmpath/block"
 )
 
 // rng is the random number generator splitmix64 (Steele, Lea, Flood 2014). A trace is made from the numbers of one rng.
 type rng struct{ state uint64 }
 
 func (r *rng) next() uint64 {
-	r.state += 0x9E3779B97F4A7C15
-	return Mix(r.state)
-}
-
-// Mix is the output function of splitmix64. It is a bijection that makes random-looking numbers of small numbers.
-func Mix(z uint64) uint64 {
-	z = (z ^ z>>30) * 0xBF58476D1CE4E5B9
-	z = (z ^ z>>27) * 0x94D049BB133111EB
-	return z ^ z>>31
+	r.state += block.Golden
+	return block.Mix64(r.state)
 }
 
 // n returns a random number in [0, k). The modulo has a small bias, which stays, because it determines the bytes of the
