@@ -5,6 +5,9 @@
 // text that a Scanner has already checked, so they only look for the ends of its values. The package does not convert
 // numbers, does not compare keys and does not look for duplicate keys: the caller knows what keys and numbers mean.
 //
+// A Scanner needs the whole text. Pieces reads a text that arrives in pieces and is not kept, such as a response that
+// is forwarded. It returns single tokens, and is lenient.
+//
 //	s := jsonscan.New(text, 100)
 //	for more := s.Open('{'); more; more = s.Next('}') {
 //		if key, _ := s.Key(); string(key) == "tokens" {
