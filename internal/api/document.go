@@ -50,22 +50,20 @@ const (
 // tool_calls.
 const watchedDepth = 6
 
-// document reads a JSON document that arrives in pieces, which may be split at any byte. It does not keep the
-// document, so a jsonscan.Scanner, which needs all bytes, cannot be used here. Syntax errors are ignored where
-// possible, because the response comes from the engine. An event stream has many documents; next is called between two
-// of them. The results of all documents are kept together.
+// document reads a JSON document that arrives in pieces, which may be split at any byte. jsonscan.Pieces splits it into
+// tokens; document knows what the keys of a response mean. Syntax errors are ignored where possible, because the
+// response comes from the engine. An event stream has many documents; next is called between two of them. The results
+// of all documents are kept together.
 type document struct {
 	watch func(in place, key []byte) meaning
 
 	// The fields below are the position in the document.
-	state   readState
-	depth   int                     // number of open containers
-	places  [watchedDepth + 1]place // the place of each open container, by depth; places[0] is unused
-	wantKey bool                    // the next string is a key in a watched object
-	isKey   bool                    // the string being read is a key
-	means   meaning                 // meaning of the value that is being read or comes next
-	length  int                     // number of bytes of the string that is being read
-	kept    [256]byte               // the beginning of a key or a short value; see keep
+	tokens jsonscan.Pieces
+	places [watchedDepth + 1]place // the place of each open container, by depth; places[0] is unused
+	isKey  bool                    // the string that is being read is a key in a watched object
+	means  meaning                 // meaning of the value that is being read or comes next
+	length int                     // number of bytes of the string that is being read
+	kept   [256]byte               // the beginning of a key or a short value; see keep
 	// keptLen is the length of the string in kept. A value above len(kept) means that the string is longer, or has
 	// escapes.
 	keptLen int
@@ -100,14 +98,6 @@ type document struct {
 	messageLen int
 }
 
-type readState uint8
-
-const (
-	outside readState = iota // between tokens, or in a number or literal
-	inString
-	inEscape
-)
-
 func (d *document) reset(watch func(place, []byte) meaning) {
 	// Do not write *d = document{} here: the buffers need no clearing.
 	d.watch = watch
@@ -120,80 +110,63 @@ func (d *document) reset(watch func(place, []byte) meaning) {
 
 // next prepares d for another document.
 func (d *document) next() {
-	d.state, d.depth, d.wantKey, d.isKey, d.means, d.digits = outside, 0, false, false, nothing, false
+	d.tokens, d.isKey, d.means, d.digits = jsonscan.Pieces{}, false, nothing, false
 	d.contentStart, d.contentEnd, d.contents, d.choicesHere, d.effects, d.generated = -1, -1, 0, 0, false, false
 }
 
 // onlyContent reports whether the current document had one choice with one piece of content, and nothing else that
 // matters.
 func (d *document) onlyContent() bool {
-	return d.depth == 0 && d.contents == 1 && d.choicesHere == 1 && !d.effects && d.token
+	return d.tokens.Depth() == 0 && d.contents == 1 && d.choicesHere == 1 && !d.effects && d.token
 }
 
 // feed reads the next piece. offset is the position of the piece in its chunk.
 func (d *document) feed(b []byte, offset int) {
 	for i := 0; i < len(b); {
-		switch d.state {
-		case inString:
-			n := jsonscan.UnescapedLen(b[i:])
-			d.keep(b[i : i+n])
-			if i += n; i < len(b) {
-				switch b[i] {
-				case '"':
-					d.state = outside
-					d.endString(offset + i)
-				case '\\':
-					d.state = inEscape
-					d.escape(b[i : i+1])
-				default: // a control character is not valid JSON, but the response is forwarded anyway
-					d.length++
-				}
-				i++
-			}
-		case inEscape:
-			d.state = inString
-			d.escape(b[i : i+1])
-			i++
-		default:
-			d.step(b[i], offset+i)
-			i++
+		token, from, to := d.tokens.Next(b[i:])
+		from, to = i+from, i+to
+		switch token {
+		case jsonscan.String:
+			d.beginString(offset + from + 1)
+			d.keep(b[from+1 : to-1])
+			d.endString(offset + to - 1)
+		case jsonscan.Quote:
+			d.beginString(offset + to)
+		case jsonscan.Text:
+			d.keep(b[from:to])
+		case jsonscan.Escape:
+			d.escape(b[from:to])
+		case jsonscan.Control: // not valid JSON, but the response is forwarded anyway
+			d.length++
+		case jsonscan.Unquote:
+			d.endString(offset + from)
+		case jsonscan.Scalar:
+			d.scalar(b[from:to])
+		case jsonscan.OpenObject, jsonscan.OpenArray:
+			d.push(token == jsonscan.OpenObject)
+		case jsonscan.Close:
+			d.endScalar()
+			d.pop()
+		case jsonscan.Unopened:
+			d.broken = true
+		case jsonscan.Comma:
+			d.endScalar()
+			d.means = d.elementMeaning()
+		case jsonscan.None: // only white space follows in the piece, so a number has ended
+			d.endScalar()
 		}
+		i = to
 	}
 }
 
-// step reads one byte that is not inside a string.
-func (d *document) step(c byte, at int) {
-	switch c {
-	case ' ', '\t', '\n', '\r':
-		d.endScalar()
-	case '"':
-		d.beginString(at + 1)
-	case '{', '[':
-		d.push(c)
-	case '}', ']':
-		d.endScalar()
-		d.pop()
-	case ',':
-		d.endScalar()
-		d.wantKey = d.place() != elsewhere && !d.inList()
-		d.means = d.elementMeaning()
-	case ':':
-		d.wantKey = false
-	default:
-		d.scalar(c)
-	}
-}
+// place returns the place of the innermost open container.
+func (d *document) place() place { return d.placeAt(d.tokens.Depth()) }
 
-func (d *document) place() place {
-	if d.depth < 1 || d.depth > watchedDepth {
+func (d *document) placeAt(depth int) place {
+	if depth < 1 || depth > watchedDepth {
 		return elsewhere
 	}
-	return d.places[d.depth]
-}
-
-func (d *document) inList() bool {
-	p := d.place()
-	return p == inChoices || p == inGenerated
+	return d.places[depth]
 }
 
 func (d *document) elementMeaning() meaning {
@@ -206,12 +179,12 @@ func (d *document) elementMeaning() meaning {
 	return nothing
 }
 
-// push enters the container that c opens.
-func (d *document) push(c byte) {
+// push enters an object or an array.
+func (d *document) push(object bool) {
 	p := elsewhere
-	object := c == '{'
+	depth := d.tokens.Depth()
 	switch {
-	case d.depth == 0:
+	case depth == 1:
 		d.broken = d.broken || d.closed || !object
 		d.closed = false
 		if object {
@@ -240,29 +213,23 @@ func (d *document) push(c byte) {
 	case d.means == isContent || d.means == isGenerated:
 		d.gotToken()
 	}
-	d.depth++
-	if d.depth <= watchedDepth {
-		d.places[d.depth] = p
+	if depth <= watchedDepth {
+		d.places[depth] = p
 	}
-	d.wantKey = p != elsewhere && object
 	d.means = d.elementMeaning()
 }
 
 // pop leaves a container.
 func (d *document) pop() {
-	if d.depth == 0 {
-		d.broken = true
-		return
-	}
-	p := d.place()
-	d.depth--
-	d.wantKey, d.means = false, nothing
+	depth := d.tokens.Depth() // without the container
+	p := d.placeAt(depth + 1)
+	d.means = nothing
 	switch {
 	case p == inChoice:
 		d.choicesHere++
 		d.hollow = d.hollow || !d.filled
 		d.choices.add(d.index, d.finish)
-	case p == atRoot && d.depth == 0:
+	case p == atRoot && depth == 0:
 		d.closed = true
 	}
 }
@@ -275,12 +242,11 @@ func (d *document) gotToken() {
 }
 
 func (d *document) beginString(at int) {
-	if d.depth == 0 {
+	if d.tokens.Depth() == 0 {
 		d.broken = true
 	}
-	d.state = inString
 	d.length, d.keptLen = 0, 0
-	d.isKey = d.wantKey
+	d.isKey = d.tokens.IsKey() && d.place() != elsewhere
 	if d.isKey {
 		return
 	}
@@ -328,7 +294,7 @@ func (d *document) keptString() []byte {
 
 func (d *document) endString(at int) {
 	if d.isKey {
-		d.isKey, d.wantKey = false, false
+		d.isKey = false
 		d.means = d.watch(d.place(), d.keptString())
 		return
 	}
@@ -364,26 +330,30 @@ func (d *document) endString(at int) {
 	d.means = nothing
 }
 
-// scalar reads a byte of a number or a literal.
-func (d *document) scalar(c byte) {
-	if d.depth == 0 {
+// scalar reads a part of a number or a literal.
+func (d *document) scalar(part []byte) {
+	if d.tokens.Depth() == 0 {
 		d.broken = true
 	}
 	switch d.means {
 	case isGenerated:
-		if c -= '0'; c <= 9 {
-			d.gotToken()
+		for _, c := range part {
+			if c-'0' <= 9 {
+				d.gotToken()
+			}
 		}
 	case isIndex, isPromptTokens, isCompletionTokens, isCachedTokens, isCode:
-		if c -= '0'; c > 9 {
-			d.means, d.digits = nothing, false // the value is null, or is not a count
-			return
-		}
-		if !d.digits {
-			d.number, d.digits = 0, true
-		}
-		if d.number < math.MaxInt32/10 {
-			d.number = d.number*10 + int(c)
+		for _, c := range part {
+			if c -= '0'; c > 9 {
+				d.means, d.digits = nothing, false // the value is null, or is not a count
+				return
+			}
+			if !d.digits {
+				d.number, d.digits = 0, true
+			}
+			if d.number < math.MaxInt32/10 {
+				d.number = d.number*10 + int(c)
+			}
 		}
 	}
 }

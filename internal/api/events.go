@@ -138,7 +138,7 @@ func (w *Watcher) endEvent(chunk []byte, start, end int) {
 	}
 	if w.lines.data {
 		if w.events++; w.events == 1 {
-			w.begun = w.json.answers && w.json.depth == 0
+			w.begun = w.json.answers && w.json.tokens.Depth() == 0
 		}
 	}
 	w.json.next()
