@@ -23,26 +23,38 @@ func syntax(path string, data []byte) (ast.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	var bodies []ast.Node
+	var body ast.Node
 	for _, doc := range file.Docs {
 		switch doc.Body.(type) {
 		case nil, *ast.NullNode, *ast.CommentGroupNode, *ast.DirectiveNode:
 		default:
-			bodies = append(bodies, doc.Body)
+			body = doc.Body
 		}
-	}
-	if len(bodies) > 1 {
-		second := position(bodies[1])
-		return nil, fmt.Errorf("%s:%d:%d: the file holds %d documents, keep one: the second one begins here",
-			path, second.Line, second.Column, len(bodies))
 	}
 	if line := firstContent(data); line > 0 && len(file.Docs) == 1 && file.Docs[0].Body == nil {
 		return nil, fmt.Errorf("%s:%d:1: this line stands after an empty document: keep only one ---", path, line)
 	}
-	if len(bodies) == 0 {
-		return nil, nil
+	return body, nil
+}
+
+// secondDocument returns the place at which a second document begins, or nil. The parser (goccy/go-yaml 1.19.2) cannot
+// tell: it silently drops everything that follows an empty document.
+func secondDocument(tokens token.Tokens) *token.Position {
+	content, ended, directive := false, false, 0 // directive is the line of the last directive (%…)
+	for _, t := range tokens {
+		switch {
+		case t.Type == token.DirectiveType:
+			directive = t.Position.Line
+		case t.Type == token.CommentType || t.Position.Line == directive:
+		case t.Type == token.DocumentHeaderType || t.Type == token.DocumentEndType:
+			ended = content
+		case ended:
+			return t.Position
+		default:
+			content = true
+		}
 	}
-	return bodies[0], nil
+	return nil
 }
 
 // parsed calls the parser. The parser of goccy/go-yaml 1.19.2 panics on "%TAG !! x\n---\na: !!b\n". A reload calls the
@@ -58,6 +70,9 @@ func parsed(path string, data []byte) (file *ast.File, err error) {
 	tokens := lexer.Tokenize(string(data))
 	if at, problem := tooMuch(tokens); at != nil {
 		return nil, fmt.Errorf("%s:%d:%d: %s", path, at.Line, at.Column, problem)
+	}
+	if at := secondDocument(tokens); at != nil {
+		return nil, fmt.Errorf("%s:%d:%d: the file holds several documents, keep one: the second one begins here", path, at.Line, at.Column)
 	}
 	// The walk, not the parser, reports repeated keys.
 	file, err = parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())

@@ -29,14 +29,16 @@ func TestAMergeKeyThatMergesItselfIsRefused(t *testing.T) {
 }
 
 func TestASecondDocumentIsRefusedAtItsPlace(t *testing.T) {
-	const problem = "the file holds 2 documents, keep one: the second one begins here"
+	const problem = "the file holds several documents, keep one: the second one begins here"
 	for text, want := range map[string]string{
 		"listen: :1\n---\nlisten: :2\n":                           "f.yaml:3:1: " + problem,
 		"---\nlisten: :1\n---\n# a comment\n\nadmin:\n  key: a\n": "f.yaml:6:1: " + problem,
 		"listen: :1\n--- {listen: :2}\n":                          "f.yaml:2:5: " + problem,
+		"listen: :1\n---\n---\nlisten: :2\n":                      "f.yaml:4:1: " + problem,
+		"%YAML 1.2\n---\nlisten: :1\n...\nlisten: :2\n":           "f.yaml:5:1: " + problem,
 		"listen: :1\n---\n- a\n":                                  "f.yaml:3:1: " + problem,
 		"listen: :1\n---\n&a a\n":                                 "f.yaml:3:1: " + problem,
-		"a\n---\nb\n---\nc\n":                                     "f.yaml:3:1: the file holds 3 documents",
+		"a\n---\nb\n---\nc\n":                                     "f.yaml:3:1: the file holds several documents",
 	} {
 		if message := errorOf(t, text); !strings.Contains(message, want) {
 			t.Errorf("%q: %q, want %q in it", text, message, want)
