@@ -1,11 +1,18 @@
 package gateway_test
 
 import (
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/gateway"
+	"github.com/warmpath/warmpath/internal/proxy"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // A reload or a probe removes the last worker of a model while the worker answers a request. The answer must still
@@ -38,4 +45,31 @@ func TestAWorkerThatLeavesStillAnswers(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestTheConnectionsToAWorkerThatLeftAreClosed(t *testing.T) {
+	var closed atomic.Int32
+	left := httptest.NewUnstartedServer(http.HandlerFunc(plain))
+	left.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateClosed {
+			closed.Add(1)
+		}
+	}
+	left.Start()
+	t.Cleanup(left.Close)
+	f := serve(t, func(s *settings) {
+		s.parts = func(p *gateway.Parts) {
+			cfg := proxy.DefaultConfig()
+			cfg.IdleTimeout = time.Hour
+			p.Client = proxy.New(cfg)
+		}
+	}, left.URL)
+	if resp, text := f.post(t, chat); resp.StatusCode != http.StatusOK {
+		t.Fatalf("status %d: %s", resp.StatusCode, text)
+	}
+	if n := closed.Load(); n != 0 {
+		t.Fatalf("%d connections are closed while the worker is in the fleet", n)
+	}
+	f.fleet.Remove(fleet.WorkerID(0))
+	testenv.Until(t, "the connection is closed", func() bool { return closed.Load() == 1 })
 }

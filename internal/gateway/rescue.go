@@ -92,6 +92,11 @@ func (g *Gateway) forgetAbsent(snap *fleet.Snapshot) {
 		})
 	}
 	g.evidence.forget(gone)
+	urls := make(map[string]bool, len(snap.Workers()))
+	for _, w := range snap.Workers() {
+		urls[w.URL] = true
+	}
+	g.Client.Keep(func(url string) bool { return urls[url] })
 }
 
 // rescueFrom abandons the attempts at worker w, as far as other workers can take them and the budget allows. An attempt

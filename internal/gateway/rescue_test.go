@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/proxy"
 )
 
 // A frozen worker may have thousands of streams that have begun, which cannot be retried. The rescue must not search
@@ -21,7 +22,7 @@ func TestARescueLooksOnlyAtRequestsThatWait(t *testing.T) {
 }
 
 func TestAWorkerThatLeftIsForgotten(t *testing.T) {
-	g := &Gateway{}
+	g := &Gateway{Parts: Parts{Client: proxy.New(proxy.DefaultConfig())}}
 	workers := fleet.New(fleet.Config{})
 	facts := fleet.Facts{Models: []fleet.Model{{ID: "m"}}}
 	left, stays := workers.Put("http://left", facts), workers.Put("http://stays", facts)

@@ -11,7 +11,7 @@ type Client struct {
 	cfg Config
 
 	mu      sync.RWMutex
-	workers map[string]*worker // the workers by URL; guarded by mu
+	workers map[string]*worker // the workers by URL, until Keep drops them; guarded by mu
 	closed  bool               // Run has ended; guarded by mu
 }
 
@@ -44,13 +44,18 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 }
 
-// Forget closes the idle connections to a worker that has left the fleet. Requests under way continue.
-func (c *Client) Forget(url string) {
-	c.mu.Lock()
-	w := c.workers[url]
-	delete(c.workers, url)
-	c.mu.Unlock()
-	if w != nil {
+// Keep drops every worker whose URL is not served, and closes its idle connections. A request that is at such a worker
+// continues, and its connection is closed at its end. If a later request names the URL again, the worker is new.
+func (c *Client) Keep(served func(url string) bool) {
+	for _, w := range c.all() {
+		if served(w.url) {
+			continue
+		}
+		c.mu.Lock()
+		if c.workers[w.url] == w { // a concurrent Keep may have dropped w, and a request may have made a new worker
+			delete(c.workers, w.url)
+		}
+		c.mu.Unlock()
 		w.shut()
 	}
 }

@@ -182,6 +182,14 @@ func TestWorkerURLs(t *testing.T) {
 	}
 }
 
+// idleAt returns the number of idle connections to the worker at url.
+func idleAt(c *Client, url string) int {
+	w, _ := c.worker(url)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.idle)
+}
+
 func TestConnectionsAreKeptWithinLimits(t *testing.T) {
 	w := fastWorker(t)
 	c := newClient(t, func(cfg *Config) { cfg.IdlePerWorker, cfg.IdleTimeout = 3, 50*time.Millisecond })
@@ -190,22 +198,38 @@ func TestConnectionsAreKeptWithinLimits(t *testing.T) {
 		wg.Go(func() { c.Forward(context.Background(), attempt(w.URL, httptest.NewRecorder())) })
 	}
 	wg.Wait()
-	k, _ := c.worker(w.URL)
-	idle := func() int {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		return len(k.idle)
-	}
+	idle := func() int { return idleAt(c, w.URL) }
 	if n := idle(); n > 3 {
 		t.Errorf("%d idle connections, want at most 3", n)
 	}
 	if !testenv.Poll(time.Minute, func() bool { return idle() == 0 }) {
 		t.Errorf("%d connections are still idle after their time", idle())
 	}
-	c.Forward(context.Background(), attempt(w.URL, httptest.NewRecorder()))
-	c.Forget(w.URL)
-	if n := idle(); n > 0 {
-		t.Errorf("%d connections are idle after Forget", n)
+}
+
+func TestKeepDropsWorkersThatAreNotServed(t *testing.T) {
+	left, stays := fastWorker(t), fastWorker(t)
+	c := newClient(t, func(cfg *Config) { cfg.IdleTimeout = time.Hour })
+	for _, w := range []string{left.URL, stays.URL} {
+		c.Forward(context.Background(), attempt(w, httptest.NewRecorder()))
+	}
+	l, _ := c.worker(left.URL)
+	s, _ := c.worker(stays.URL)
+	keep := func() { c.Keep(func(url string) bool { return url == stays.URL }) }
+	keep()
+	if len(l.idle) != 0 || len(s.idle) != 1 || len(c.workers) != 1 {
+		t.Errorf("%d and %d idle connections, %d workers; want 0, 1 and 1", len(l.idle), len(s.idle), len(c.workers))
+	}
+	a := attempt(left.URL, httptest.NewRecorder())
+	a.OnFirstToken = func(time.Time) { keep() }
+	if res := c.Forward(context.Background(), a); res.Class != Success {
+		t.Errorf("a request that was at the worker when it left: %+v", res)
+	}
+	if len(c.workers) != 1 || c.all()[0] != s {
+		t.Errorf("%d workers after Keep, want 1", len(c.workers))
+	}
+	if res := c.Forward(context.Background(), attempt(left.URL, httptest.NewRecorder())); res.Class != Success || res.Reused {
+		t.Errorf("a request to a worker that came back: %+v", res)
 	}
 }
 
