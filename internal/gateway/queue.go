@@ -22,7 +22,7 @@ type Line struct {
 func (g *Gateway) UseQueue(cfg queue.Config) { g.waiting.use(cfg) }
 
 // Queue returns the order of the queue, or queue.Off when it is off. It also returns a Line for each base model for
-// which a request ever waited, ordered by model.
+// which a request waits, and for each base model of the fleet for which a request waited before, ordered by model.
 func (g *Gateway) Queue() (order string, lines []Line) {
 	all := g.waiting.snapshot()
 	for base, l := range all {

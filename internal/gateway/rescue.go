@@ -70,6 +70,7 @@ func (g *Gateway) rescue(ctx context.Context) {
 			seen = snap.Generation()
 			g.forgetAbsent(snap)
 		}
+		g.waiting.forgetAbsent(snap) // at each tick, because the last request may leave a line long after the last worker
 		for _, w := range snap.Workers() {
 			if len(w.Holders) > 0 && snap.Suspected(w.Holders[0]) {
 				g.rescueFrom(w.ID)

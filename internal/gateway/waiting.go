@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -32,7 +33,7 @@ type waiting struct {
 	wake chan struct{} // capacity 1: has a value when there may be room
 	over atomic.Bool   // the process drains: no request waits any more
 
-	mu    sync.Mutex // guards lines; the mutex of a line is never taken at the same time
+	mu    sync.Mutex // guards lines; a goroutine that has locked mu may lock the mutex of a line, but not the reverse
 	lines map[string]*line
 }
 
@@ -43,6 +44,7 @@ type line struct {
 	mu      sync.Mutex // guards the fields below; not held while a request has its turn
 	queue   *queue.Queue
 	waiters map[*queue.Item]*waiter
+	dropped bool // waiting.lines does not have the line any more, so no request may join it
 }
 
 func newWaiting(g *Gateway, cfg queue.Config, most int) *waiting {
@@ -146,8 +148,8 @@ func (w *waiting) wait(ctx context.Context, x *exchange, pool *fleet.Pool) (*war
 	if err := w.measure(ctx, a, x, began); err != nil {
 		return nil, err
 	}
-	l := w.line(pool.Model, true)
-	if err := w.enter(l, a, began); err != nil {
+	l, err := w.join(pool.Model, a, began)
+	if err != nil {
 		return nil, err
 	}
 	w.freed() // room may have become free after the fleet was found saturated
@@ -186,12 +188,29 @@ func (w *waiting) measure(ctx context.Context, a *waiter, x *exchange, now time.
 // errDraining is the error for requests that wait when the process drains.
 var errDraining = api.Draining()
 
-// enter puts a into the line, or returns the error for its client.
+// join puts a into the line of a base model, and returns the line, or the error for a's client.
+func (w *waiting) join(base string, a *waiter, now time.Time) (*line, error) {
+	for {
+		l := w.line(base, true)
+		err := w.enter(l, a, now)
+		if !errors.Is(err, errDropped) {
+			return l, err
+		}
+	}
+}
+
+// errDropped says that a line was dropped after it was looked up: look it up again.
+var errDropped = errors.New("the line was dropped")
+
+// enter puts a into the line, or returns errDropped, or the error for a's client.
 func (w *waiting) enter(l *line, a *waiter, now time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if w.over.Load() {
 		return errDraining
+	}
+	if l.dropped {
+		return errDropped
 	}
 	shed, refused := l.queue.Push(&a.item, now.UnixNano())
 	// The client of a shed request gets the same error as if the queue had been full.
@@ -220,6 +239,34 @@ func (w *waiting) timedOut(l *line, waited time.Duration) error {
 		retry = max(waited, time.Second) // during waited the queue served no request
 	}
 	return api.QueueTimeout(waited, retry)
+}
+
+// forgetAbsent drops the lines that have no waiting request, if no worker of snap serves the base model or an adapter
+// of it.
+func (w *waiting) forgetAbsent(snap *fleet.Snapshot) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	maps.DeleteFunc(w.lines, func(base string, l *line) bool {
+		if serves(snap, base) {
+			return false
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.dropped = len(l.waiters) == 0
+		return l.dropped
+	})
+}
+
+// serves reports whether a worker serves the base model or an adapter of it. The base model of an adapter may have no
+// pool of its own.
+func serves(snap *fleet.Snapshot, base string) bool {
+	if _, ok := snap.Pool(base); ok {
+		return true
+	}
+	return slices.ContainsFunc(snap.Models(), func(m fleet.Model) bool {
+		pool, ok := snap.Pool(m.ID)
+		return ok && pool.Model == base
+	})
 }
 
 // snapshot returns all lines.

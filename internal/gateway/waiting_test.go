@@ -570,6 +570,27 @@ func TestTheOrderMayChangeWhileRequestsWait(t *testing.T) {
 	}
 }
 
+func TestALineWithoutModelAndRequestsIsDropped(t *testing.T) {
+	g, f, first := occupied(t, "a", nil)
+	second := f.ask(t, "b", "")
+	f.line(t, 1)
+	third := f.ask(t, "c", "")
+	f.line(t, 2)
+	third.cancel()
+	f.line(t, 1)
+	f.fleet.Remove(fleet.WorkerID(0))
+	g.open <- struct{}{}
+	for _, a := range []*asking{first, second} {
+		if a.status() == 0 {
+			t.Errorf("a request got no answer: %v", a.err)
+		}
+	}
+	testenv.Until(t, "the line is dropped", func() bool {
+		_, lines := f.Queue()
+		return len(lines) == 0
+	})
+}
+
 func TestAQueueMayBeTurnedOnAndOff(t *testing.T) {
 	off := func(c *queue.Config) { c.Order = queue.Off }
 	g, f, first := occupied(t, "first", off)
