@@ -8,12 +8,11 @@ import (
 	"github.com/warmpath/warmpath/internal/api"
 )
 
-// Attempt is one try to get the answer to a request from one worker. Forward only reads the exported fields. The caller
-// may reuse the Attempt for the next try. An Attempt must not be copied.
+// Attempt is one try to get the answer to a request from one worker. The request is a POST. Forward only reads the
+// exported fields. The caller may reuse the Attempt for the next try. An Attempt must not be copied.
 type Attempt struct {
 	// Worker is the worker's URL, http or https, with an optional path in front of Path.
 	Worker string
-	Method string // empty means POST
 	Path   string // the request target with its query, e.g. /v1/chat/completions
 	// Header is the client's request header. The proxy forwards all fields except Host, Content-Length, Expect,
 	// Accept-Encoding, hop-by-hop fields, and fields that the field Connection names. Accept-Encoding is left out because
@@ -33,9 +32,6 @@ type Attempt struct {
 	// is always accepted.
 	Model string
 	Knows func(name []byte) bool
-	// Unchecked means that the content of the answer is not checked, because the answer is no generation (models,
-	// tokenize). The answer is complete when its framing ends without an error.
-	Unchecked bool
 	// Whole means that the client asked for an answer in one piece. An event stream is then a useless answer.
 	Whole bool
 	// Writer gets the answer. Fields that its header already has are kept: the worker's fields do not replace them.
@@ -95,12 +91,12 @@ type Field struct{ Name, Value string }
 type Class uint8
 
 const (
-	// Success: the whole answer was forwarded. If the answer was a generation, every choice had its finish_reason.
+	// Success: the whole answer was forwarded, and every choice had its finish_reason.
 	Success Class = iota
 	// Rejected: the engine answered 3xx or 4xx, or began its answer with an error of such a code, and neither Limited nor
 	// Refused applies. The fault may be the request's or the worker's.
 	Rejected
-	// Limited: the engine answered a generation with 429, or with an error of code 429.
+	// Limited: the engine answered with 429, or with an error of code 429.
 	Limited
 	// ClientGone: the client left, or stopped reading. The worker's connection was closed immediately.
 	ClientGone
@@ -132,8 +128,8 @@ const (
 	// Local: this machine could not connect, because it has no descriptor, port or memory left. This says nothing about
 	// the worker.
 	Local
-	// BadAttempt: the attempt itself cannot be sent, because of its worker URL, method, path or a header field. No
-	// connection was tried.
+	// BadAttempt: the attempt itself cannot be sent, because of its worker URL, its path or a header field. No connection
+	// was tried.
 	BadAttempt
 )
 

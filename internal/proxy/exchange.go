@@ -258,7 +258,7 @@ func (x *exchange) grow() {
 
 // widen replaces the buffer by a pooled buffer of maxHeld bytes, if the answer is held back until it is complete.
 func (x *exchange) widen() {
-	if !x.gather || x.res.FirstByte || len(x.buf) >= maxHeld {
+	if x.stream || x.res.FirstByte || len(x.buf) >= maxHeld {
 		return
 	}
 	x.wide = roomy.Get().(*[]byte)

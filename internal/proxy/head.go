@@ -32,7 +32,6 @@ type answerHead struct {
 	chunked bool
 	close   bool // the worker closes the connection after this answer
 	stream  bool // Content-Type is text/event-stream
-	json    bool // Content-Type is application/json
 	encoded bool // Content-Encoding is not identity
 	fields  []field
 	drop    []byte // value of the field Connection: names of fields that must not be forwarded
@@ -152,7 +151,6 @@ func (h *answerHead) note(f field) error {
 			kind, _, _ := bytes.Cut(f.value, []byte(";"))
 			kind = bytes.TrimRight(kind, " \t")
 			h.stream = equalFold(kind, "text/event-stream")
-			h.json = equalFold(kind, "application/json")
 		}
 	case len("content-encoding"):
 		if equalFold(f.name, "content-encoding") && !equalFold(f.value, "identity") {
@@ -162,9 +160,9 @@ func (h *answerHead) note(f field) error {
 	return nil
 }
 
-// noBody reports whether an answer of this status to this method has no body, whatever its header says.
-func (h *answerHead) noBody(method string) bool {
-	return method == http.MethodHead || h.status == http.StatusNoContent || h.status == http.StatusNotModified
+// noBody reports whether an answer of this status to a POST has no body, whatever its header says.
+func (h *answerHead) noBody() bool {
+	return h.status == http.StatusNoContent || h.status == http.StatusNotModified
 }
 
 func parseLength(b []byte) (int64, error) {

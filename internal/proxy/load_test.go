@@ -158,11 +158,13 @@ func TestIPv6Workers(t *testing.T) {
 		t.Skip("no IPv6 here: ", err)
 	}
 	host := make(chan string, 1)
-	w := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { host <- r.Host })}}
+	w := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host <- r.Host
+		io.WriteString(w, wholeBody)
+	})}}
 	w.Start()
 	defer w.Close()
 	a := attempt("http://"+l.Addr().String()+"/", httptest.NewRecorder())
-	a.Unchecked = true
 	if res := newClient(t, nil).Forward(context.Background(), a); res.Class != Success || <-host != l.Addr().String() {
 		t.Errorf("%+v", res)
 	}

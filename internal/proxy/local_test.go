@@ -29,14 +29,12 @@ func (n *exhausted) Dial(ctx context.Context, over, address string) (net.Conn, e
 }
 
 func TestALocalFailureSaysNothingAboutTheWorker(t *testing.T) {
-	w := answering(t, true, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+	w := answering(t, true, wholeAnswer)
 	for _, no := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.EADDRNOTAVAIL, syscall.ENOMEM} {
 		n := &exhausted{Network: network.Machine, no: no}
 		c := newClient(t, func(cfg *Config) { cfg.Network = n })
 		forward := func() Result {
-			a := attempt(w.url, httptest.NewRecorder())
-			a.Unchecked = true
-			return c.Forward(context.Background(), a)
+			return c.Forward(context.Background(), attempt(w.url, httptest.NewRecorder()))
 		}
 		n.fails.Store(2)
 		if res := forward(); res.Class != Local || res.Class.WorkerFault() || api.AsError(res.Err).Status != 503 {
@@ -50,15 +48,12 @@ func TestALocalFailureSaysNothingAboutTheWorker(t *testing.T) {
 }
 
 func TestIdleConnectionsAreGivenUpForADial(t *testing.T) {
-	const answer = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
-	idle, asked := answering(t, true, answer), answering(t, true, answer)
+	idle, asked := answering(t, true, wholeAnswer), answering(t, true, wholeAnswer)
 	n := &exhausted{Network: network.Machine, no: syscall.EMFILE}
 	c := newClient(t, func(cfg *Config) { cfg.Network = n })
 	for i, url := range []string{idle.url, asked.url} {
 		n.fails.Store(int64(i))
-		a := attempt(url, httptest.NewRecorder())
-		a.Unchecked = true
-		if res := c.Forward(context.Background(), a); res.Class != Success {
+		if res := c.Forward(context.Background(), attempt(url, httptest.NewRecorder())); res.Class != Success {
 			t.Fatalf("%v: %v", res.Class, res.Err)
 		}
 	}

@@ -72,12 +72,13 @@ type relay struct {
 	w  http.ResponseWriter
 	rc *http.ResponseController
 
-	watching bool // the answer is a generation that the watcher can read
-	stream   bool // the answer is an event stream, which is forwarded as it comes
-	gather   bool // nothing is forwarded before the answer is complete or larger than maxHeld
-	judged   bool // the beginning of the stream was checked, and is good
-	cut      bool // the last forwarded bytes ended inside an event
-	given    bool // the client got everything up to [DONE]
+	watching bool // the answer is no refusal by its status, so the watcher reads it
+	// stream means that the answer is an event stream, which is watched and forwarded as it comes. Of another answer,
+	// nothing is forwarded before it is complete or larger than maxHeld.
+	stream bool
+	judged bool // the beginning of the stream was checked, and is good
+	cut    bool // the last forwarded bytes ended inside an event
+	given  bool // the client got everything up to [DONE]
 
 	guarded  time.Time // time at which the client's write deadline was last set
 	reported int       // number of tokens in the last call of OnTokens
@@ -87,19 +88,17 @@ type relay struct {
 func (x *exchange) answer(k *conn, head, n int) {
 	x.res.Status = x.ans.status
 	x.frame()
-	ok := x.ans.status < 300
-	x.stream = x.ans.stream && !x.ans.encoded && ok
-	if x.stream && x.a.Whole && !x.a.Unchecked {
+	x.watching = x.ans.status < 300
+	x.stream = x.watching && x.ans.stream && !x.ans.encoded
+	if x.stream && x.a.Whole {
 		x.useless(fmt.Errorf("%s answered with an event stream although the request asked for an answer in one piece", x.a.Worker))
 		return
 	}
-	if ok && x.ans.encoded && !x.a.Unchecked {
+	if x.watching && x.ans.encoded {
 		// The request asked for no encoding, and an encoded answer cannot be checked.
 		x.useless(fmt.Errorf("%s encoded its answer although the request allowed no encoding", x.a.Worker))
 		return
 	}
-	x.watching = ok && !x.a.Unchecked
-	x.gather = !x.stream && (x.ans.json || !ok || !x.a.Unchecked)
 	if x.watching {
 		f := api.JSON
 		if x.stream {
@@ -110,7 +109,7 @@ func (x *exchange) answer(k *conn, head, n int) {
 	if len(x.buf)-head < bufferSize/2 {
 		x.grow()
 	}
-	if x.gather && x.body.framing == byLength && x.body.length > int64(len(x.buf)-head-slack) {
+	if !x.stream && x.body.framing == byLength && x.body.length > int64(len(x.buf)-head-slack) {
 		x.widen()
 	}
 	x.w = x.a.Writer
@@ -132,9 +131,9 @@ func (x *exchange) frame() {
 	b := &x.body
 	b.spoiled = b.spoiled || x.ans.close
 	switch {
-	case x.ans.noBody(x.a.method()):
+	case x.ans.noBody():
 		b.over = true
-		b.spoiled = b.spoiled || x.ans.chunked || x.ans.length > 0 && x.a.method() != http.MethodHead
+		b.spoiled = b.spoiled || x.ans.chunked || x.ans.length > 0
 	case x.ans.chunked:
 		b.framing = byChunks
 	case x.ans.length >= 0:
@@ -158,7 +157,7 @@ func (x *exchange) pump(k *conn, head, n int) {
 		}
 		send := x.inspect(data[:held+out], held)
 		held += out
-		if x.watching && x.stream && x.watch.Failed() {
+		if x.stream && x.watch.Failed() {
 			x.engineError(data[:send])
 			return
 		}
@@ -198,14 +197,14 @@ func (x *exchange) inspect(data []byte, held int) (send int) {
 	}
 	full := cap(data)-len(data) < slack
 	switch {
-	case x.gather && (!full || !x.res.FirstByte && len(x.buf) < maxHeld):
+	case !x.stream && (!full || !x.res.FirstByte && len(x.buf) < maxHeld):
 		return 0
-	case x.watching && x.stream && whole > 0:
+	case x.stream && whole > 0:
 		x.cut = false
 		return held + whole
-	case x.watching && x.stream && !full:
+	case x.stream && !full:
 		return 0
-	case x.watching && x.stream:
+	case x.stream:
 		x.cut = true // the event is larger than the buffer, so it is forwarded in parts
 	}
 	return len(data)
@@ -252,7 +251,7 @@ func (x *exchange) pass(b []byte, last bool) bool {
 	if len(b) > 0 {
 		_, err = x.w.Write(b)
 	}
-	if err == nil && !last && !x.gather {
+	if err == nil && !last && x.stream {
 		if err = x.rc.Flush(); errors.Is(err, http.ErrNotSupported) {
 			err = nil
 		}
@@ -269,7 +268,7 @@ func (x *exchange) pass(b []byte, last bool) bool {
 
 // streamed reports whether a stream contained everything that a client waits for: the end of each choice, and [DONE].
 func (x *exchange) streamed() bool {
-	return x.stream && x.watching && x.watch.Done() && x.watch.Complete()
+	return x.stream && x.watch.Done() && x.watch.Complete()
 }
 
 // nameAnswer sets the request's id in h before the worker's fields are added. So the client gets the id that is in the
@@ -285,11 +284,11 @@ func (x *exchange) whole(rest []byte) {
 	if x.watching {
 		x.watch.End()
 	}
-	if !x.res.FirstByte && !x.a.Unchecked && x.holdBack(rest) {
+	if !x.res.FirstByte && x.holdBack(rest) {
 		return
 	}
 	x.progress()
-	if x.stream && x.watching && !x.watch.Finished() && !x.watch.Failed() && !x.watch.Done() {
+	if x.stream && !x.watch.Finished() && !x.watch.Failed() && !x.watch.Done() {
 		// The framing ended cleanly, but no choice is finished: tell the client.
 		if len(rest) == 0 || x.pass(rest, false) {
 			x.broken(Truncated, fmt.Errorf("%s ended its stream without a finish_reason", x.a.Worker))
@@ -300,11 +299,7 @@ func (x *exchange) whole(rest []byte) {
 		return
 	}
 	switch {
-	case x.res.Status >= 500:
-		x.fail(EngineError, api.WorkerBroke(fmt.Errorf("%s answered %d", x.a.Worker, x.res.Status)))
-	case x.res.Status >= 300:
-		x.res.Class = Rejected
-	case !x.watching || x.watch.Complete():
+	case x.watch.Complete():
 		x.res.Class = Success
 	case x.watch.Failed() || x.watch.Finished():
 		x.fail(EngineError, api.WorkerBroke(fmt.Errorf("%s ended its stream without a complete answer: %s", x.a.Worker, x.watch.ErrorText())))
@@ -320,7 +315,7 @@ func (x *exchange) holdBack(body []byte) bool {
 	switch {
 	case x.res.Status >= 300:
 		x.refused(body, x.res.Status)
-	case x.stream || !x.watching:
+	case x.stream:
 		return false
 	case w.Whole() && w.Failed():
 		x.refused(body, w.ErrorCode())
@@ -343,13 +338,13 @@ func (x *exchange) holdBack(body []byte) bool {
 // before any long field.
 func (x *exchange) overflows(body []byte) bool {
 	switch {
-	case !x.gather || x.res.FirstByte || x.a.Unchecked:
+	case x.stream || x.res.FirstByte:
 		return false
 	case x.res.Status >= 300:
 		x.refused(body, x.res.Status)
 		x.shorten()
 		return true
-	case x.watching && !x.watch.Answers():
+	case !x.watch.Answers():
 		x.useless(fmt.Errorf("%s gave no answer in %d bytes: %.64q", x.a.Worker, len(body), body))
 		return true
 	}
@@ -489,7 +484,7 @@ func (x *exchange) broken(c Class, err error) {
 	switch {
 	case !x.res.FirstByte:
 		x.res.Retryable = true
-	case x.stream && x.watching && !x.cut && x.ans.length < 0:
+	case x.stream && !x.cut && x.ans.length < 0:
 		if event := x.a.Dialect.AppendErrorEvent(nil, e); x.pass(event, true) {
 			x.res.Abort = false
 		}

@@ -73,12 +73,10 @@ func parseTarget(worker string) (target, error) {
 
 // appendHead appends the request line and the header of an attempt.
 func (t *target) appendHead(dst []byte, a *Attempt) ([]byte, error) {
-	method := a.method()
-	if !isToken(method) || !strings.HasPrefix(a.Path, "/") || !visible(a.Path) || !visible(t.host) {
-		return dst, fmt.Errorf("write request line %s %q: malformed", method, a.Path)
+	if !strings.HasPrefix(a.Path, "/") || !visible(a.Path) || !visible(t.host) {
+		return dst, fmt.Errorf("write request line for path %q: malformed", a.Path)
 	}
-	dst = append(dst, method...)
-	dst = append(dst, ' ')
+	dst = append(dst, "POST "...)
 	dst = append(dst, t.prefix...)
 	dst = append(dst, a.Path...)
 	dst = append(dst, " HTTP/1.1\r\nHost: "...)
@@ -108,19 +106,9 @@ func (t *target) appendHead(dst []byte, a *Attempt) ([]byte, error) {
 			return dst, err
 		}
 	}
-	if len(a.Body) > 0 || method == http.MethodPost || method == http.MethodPut || method == http.MethodPatch {
-		dst = append(dst, "Content-Length: "...)
-		dst = strconv.AppendInt(dst, int64(len(a.Body)), 10)
-		dst = append(dst, "\r\n"...)
-	}
-	return append(dst, "\r\n"...), nil
-}
-
-func (a *Attempt) method() string {
-	if a.Method == "" {
-		return http.MethodPost
-	}
-	return a.Method
+	dst = append(dst, "Content-Length: "...)
+	dst = strconv.AppendInt(dst, int64(len(a.Body)), 10)
+	return append(dst, "\r\n\r\n"...), nil
 }
 
 // drops reports whether the client's field with this canonical name is not forwarded.
