@@ -169,14 +169,13 @@ type Result struct {
 
 	Usage api.Usage
 	// Start is when the attempt began. Sent is when the request was written to the worker. FirstByteAt is when the first
-	// byte of the answer came. FirstTokenAt is when the first token was about to be forwarded. End is when the attempt
-	// ended. A time is zero if the event did not happen.
-	Start, Sent, FirstByteAt, FirstTokenAt, End time.Time
-	// BytesUp and BytesDown are the body bytes sent to the worker and written to the client.
-	BytesUp, BytesDown int64
-	// Reused means that the last connection was a kept-alive connection. Fresh means that a new connection replaced a
-	// stale one.
-	Reused, Fresh bool
+	// byte of the answer came. FirstTokenAt is when the first token was about to be forwarded. A time is zero if the event
+	// did not happen.
+	Start, Sent, FirstByteAt, FirstTokenAt time.Time
+	// BytesDown is the number of body bytes written to the client.
+	BytesDown int64
+	// Reused means that the last connection was a kept-alive connection.
+	Reused bool
 }
 
 // Answer is an answer that was held back. Body is the worker's body, with two exceptions. For a stream, Body is the

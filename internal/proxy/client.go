@@ -106,7 +106,6 @@ func (c *Client) Forward(ctx context.Context, a *Attempt) Result {
 	x := exchanges.Get().(*exchange)
 	x.begin(c, a)
 	x.run(ctx)
-	x.res.End = time.Now()
 	res := x.res
 	x.end()
 	return res

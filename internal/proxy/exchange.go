@@ -87,7 +87,6 @@ func (x *exchange) run(ctx context.Context) {
 		return
 	}
 	// The kept-alive connection was stale, so the exchange tries once more on a new connection.
-	x.res.Fresh = true
 	x.try(ctx, w, true)
 }
 
@@ -181,8 +180,6 @@ func (x *exchange) talk(k *conn) (stale bool) {
 		// The worker may have answered and closed the connection before it read the whole request.
 		k.SetReadDeadline(time.Now().Add(lateAnswer))
 		x.body.spoiled = true
-	} else {
-		x.res.BytesUp += int64(len(x.a.Body))
 	}
 	x.res.Sent = time.Now()
 	n, end, err := x.readHead(k)
