@@ -103,8 +103,8 @@ func (s *Source) ask(ctx context.Context, f *flight) Found {
 	q := f.question
 	s.states.prune(len(q.workers) + 1)
 	first := s.acquire(ctx, f)
-	if first.verdict != granted {
-		return Found{Outcome: first.verdict.outcome()}
+	if first.admission != granted {
+		return Found{Outcome: first.admission.outcome()}
 	}
 	replies := make(chan reply, 2) // capacity for both calls: a late reply never blocks its goroutine
 	s.start(first, q, replies)
@@ -131,10 +131,10 @@ func (s *Source) ask(ctx context.Context, f *flight) Found {
 			}
 			hedged, q.not = true, first.worker.URL
 			second := s.another(q)
-			if second.verdict == full && pending == 0 {
+			if second.admission == full && pending == 0 {
 				second = s.inLine(ctx, q)
 			}
-			if second.verdict == granted {
+			if second.admission == granted {
 				s.start(second, q, replies)
 				pending++
 			}
@@ -143,7 +143,7 @@ func (s *Source) ask(ctx context.Context, f *flight) Found {
 				continue
 			}
 			q.not = first.worker.URL
-			if second := s.another(q); second.verdict == granted {
+			if second := s.another(q); second.admission == granted {
 				s.hedged.Add(1)
 				s.start(second, q, replies)
 				pending++
@@ -162,7 +162,7 @@ func (s *Source) another(q *question) grant {
 }
 
 // outcome returns the outcome of a question that was not asked; v is the reason.
-func (v verdict) outcome() Outcome {
+func (v admission) outcome() Outcome {
 	switch v {
 	case full, stalled:
 		return Limited

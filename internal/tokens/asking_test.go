@@ -369,8 +369,8 @@ func TestAQuestionPausesBeforeItTriesAFullLineAgain(t *testing.T) {
 		s.flights.join(key{1}, 100, time.Millisecond)
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
-		if g := s.acquire(ctx, f); g.verdict != full {
-			t.Errorf("verdict %v, want full", g.verdict)
+		if g := s.acquire(ctx, f); g.admission != full {
+			t.Errorf("admission %v, want full", g.admission)
 		}
 		if looks > 30 {
 			t.Errorf("%d looks at the engines in 300 ms", looks)

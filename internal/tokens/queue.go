@@ -16,14 +16,14 @@ const maxLine = 64
 
 // grant is the result of a question's wait: the call that was booked for it, or the reason why no call was booked.
 type grant struct {
-	worker  Worker
-	call    *call
-	verdict verdict
+	worker    Worker
+	call      *call
+	admission admission
 }
 
 // acquire books a call for f's question to the service or a worker. If all of them have reached their limits of calls,
 // a question for which a request waits stands in line. A question for which no request waits is held back until an
-// engine is calm: see workerState.calm. The verdict is full if no call could be booked before ctx ended. It is also
+// engine is calm: see workerState.calm. The admission is full if no call could be booked before ctx ended. It is also
 // full if the line was full, or all requests stopped waiting, and the question is not in the background.
 func (s *Source) acquire(ctx context.Context, f *flight) grant {
 	for {
@@ -34,7 +34,7 @@ func (s *Source) acquire(ctx context.Context, f *flight) grant {
 			}
 		}
 		g := s.inLine(ctx, f.question)
-		if g.verdict != full || ctx.Err() != nil || !s.flights.isBackground(f) {
+		if g.admission != full || ctx.Err() != nil || !s.flights.isBackground(f) {
 			return g
 		}
 		select { // a question in the background tries again after a pause
@@ -65,7 +65,7 @@ func (s *Source) calmly(ctx context.Context, q *question) (g grant, wanted bool)
 		case <-ctx.Done():
 			q.anyhow = true
 		}
-		if g = s.another(q); g.verdict != full || q.anyhow {
+		if g = s.another(q); g.admission != full || q.anyhow {
 			return g, false
 		}
 		next.Reset(calmCheck)
@@ -76,7 +76,7 @@ func (s *Source) calmly(ctx context.Context, q *question) (g grant, wanted bool)
 func (s *Source) inLine(ctx context.Context, q *question) grant {
 	s.states.mu.Lock()
 	g := s.states.grant(q, time.Now())
-	if g.verdict != full || !s.states.enter(q) {
+	if g.admission != full || !s.states.enter(q) {
 		s.states.mu.Unlock()
 		return g
 	}
@@ -88,7 +88,7 @@ func (s *Source) inLine(ctx context.Context, q *question) grant {
 	case <-ctx.Done():
 	}
 	if s.states.leave(q) {
-		return grant{verdict: full}
+		return grant{admission: full}
 	}
 	return <-q.granted // another goroutine has taken q from the line, so the channel has q's grant
 }
@@ -122,7 +122,7 @@ func (ps *workerStates) enter(q *question) bool {
 	if ps.line = ps.line[:maxLine]; last == q {
 		return false
 	}
-	last.granted <- grant{verdict: full}
+	last.granted <- grant{admission: full}
 	return true
 }
 
@@ -185,7 +185,7 @@ func (ps *workerStates) lower(q *question) bool {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	q.worth = 0
-	q.granted <- grant{verdict: full}
+	q.granted <- grant{admission: full}
 	return true
 }
 
@@ -197,10 +197,10 @@ func (ps *workerStates) serve(now time.Time) {
 	}
 	ps.line = slices.DeleteFunc(ps.line, func(q *question) bool {
 		g := ps.grant(q, now)
-		if g.verdict == full {
+		if g.admission == full {
 			return false
 		}
-		if g.verdict == granted {
+		if g.admission == granted {
 			ps.took(q)
 		}
 		q.granted <- g // never blocks: the capacity is 1

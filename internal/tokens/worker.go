@@ -142,18 +142,18 @@ func (ps *workerStates) expected(url string, bytes int) time.Duration {
 	return 0
 }
 
-// verdict says whether a question may be asked now, and if not, why. The verdicts are sorted: the reason of a smaller
-// verdict is likely to end sooner. If no worker may be asked, the smallest verdict of all workers counts.
-type verdict uint8
+// admission says whether a question may be asked now, and if not, why. The values are sorted: the reason of a smaller
+// value is likely to end sooner. If no worker may be asked, the smallest value of all workers counts.
+type admission uint8
 
 const (
-	granted     verdict = iota
-	full                // the limit of calls is reached
-	stalled             // a call has been under way for too long: the worker seems frozen
-	resting             // the worker failed, and is not asked for Config.Pause, or is question.not
-	refusing            // the worker refuses the client's key
-	unsupported         // the worker has no token endpoint
-	noWorkers           // there are no workers
+	granted     admission = iota
+	full                  // the limit of calls is reached
+	stalled               // a call has been under way for too long: the worker seems frozen
+	resting               // the worker failed, and is not asked for Config.Pause, or is question.not
+	refusing              // the worker refuses the client's key
+	unsupported           // the worker has no token endpoint
+	noWorkers             // there are no workers
 )
 
 // workerStates holds the states of the workers by URL, and the questions that wait for their turn. It is safe for
@@ -224,7 +224,7 @@ func (ps *workerStates) refuse(url string, client uint64, render bool, why error
 // the smallest product of three factors: the expected time, the calls under way plus one, and the engine's requests
 // plus one. Of workers with about equal products, pick takes the worker that was asked longest ago, so that all these
 // workers are asked. The caller holds ps.mu.
-func (ps *workerStates) pick(q *question, workers []Worker, now time.Time) (Worker, *call, verdict) {
+func (ps *workerStates) pick(q *question, workers []Worker, now time.Time) (Worker, *call, admission) {
 	var (
 		best  *workerState
 		found Worker
@@ -344,7 +344,7 @@ const (
 )
 
 // take is pick for a single worker: it books a call for q to w, if w may be asked now.
-func (ps *workerStates) take(q *question, w Worker, now time.Time) (*call, verdict) {
+func (ps *workerStates) take(q *question, w Worker, now time.Time) (*call, admission) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	_, c, v := ps.pick(q, []Worker{w}, now)
