@@ -153,10 +153,10 @@ func (a *App) connections() (clients, operators gateway.ConnectionLimit) {
 		return clients, operators
 	}
 	reserve := max(64, limit/8)
-	clients.Looking = min(max(limit/8, 8), 256)
-	clients.Waiting = clients.Looking / 2
-	clients.Serving = max((limit-reserve-clients.Looking-clients.Waiting)/3, 1)
-	operators = gateway.ConnectionLimit{Serving: min(reserve/4, 256), Waiting: 4, Looking: 8}
+	clients.Spare = min(max(limit/8, 8), 256)
+	clients.Waiting = clients.Spare / 2
+	clients.Serving = max((limit-reserve-clients.Spare-clients.Waiting)/3, 1)
+	operators = gateway.ConnectionLimit{Serving: min(reserve/4, 256), Waiting: 4, Spare: 8}
 	a.log.Info("descriptors", "limit", limit, "clients", clients.Serving)
 	if limit < fewDescriptors {
 		a.log.Warn("the process may open only a few file descriptors, so further clients wait: raise the limit (ulimit -n, LimitNOFILE)",

@@ -17,10 +17,9 @@ type ConnectionLimit struct {
 	Serving int
 	// Waiting is the number of further requests that may wait, in order and without a time limit.
 	Waiting int
-	// Looking is the number of connections that may be open in addition to Serving and Waiting. They leave room for
-	// probes, which are answered without waiting. While Waiting requests wait, any other further request waits up to
-	// waitEnough until it can be served.
-	Looking int
+	// Spare is the number of connections that may be open beyond Serving and Waiting, so that probes are answered without
+	// waiting. While Waiting requests wait, any other further request waits up to waitEnough until it can be served.
+	Spare int
 }
 
 const (
@@ -86,9 +85,9 @@ func LimitConnections(l net.Listener, server *http.Server, limit ConnectionLimit
 	if limit.Serving <= 0 {
 		return l
 	}
-	c := &limitListener{Listener: l, limit: limit, open: make(chan struct{}, limit.Serving+limit.Waiting+limit.Looking),
+	c := &limitListener{Listener: l, limit: limit, open: make(chan struct{}, limit.Serving+limit.Waiting+limit.Spare),
 		serving: make(chan struct{}, limit.Serving), closed: make(chan struct{}), conns: map[*limitedConn]struct{}{}}
-	server.ConnState = c.turn
+	server.ConnState = c.changed
 	server.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
 		return context.WithValue(ctx, connKey{}, conn)
 	}
@@ -157,9 +156,9 @@ func (l *limitListener) leave() {
 	l.stuck.Store(false)
 }
 
-// turn is server's ConnState: it is called when the state of a connection changes. If the connection is closed, turn
-// removes the connection from conns and frees its token.
-func (l *limitListener) turn(conn net.Conn, state http.ConnState) {
+// changed is server's ConnState: it is called when the state of a connection changes. If the connection is closed,
+// changed removes the connection from conns and frees its token.
+func (l *limitListener) changed(conn net.Conn, state http.ConnState) {
 	c, ours := conn.(*limitedConn)
 	if !ours || state != http.StateClosed && state != http.StateHijacked {
 		return

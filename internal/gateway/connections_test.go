@@ -103,7 +103,7 @@ const (
 func TestProbesAreAnsweredBeforeClientsThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		send := limited(t, gateway.ConnectionLimit{Serving: 2, Waiting: 3, Looking: 4}, func(_ http.ResponseWriter, r *http.Request) {
+		send := limited(t, gateway.ConnectionLimit{Serving: 2, Waiting: 3, Spare: 4}, func(_ http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != "/health" {
 				<-release
 			}
@@ -150,7 +150,7 @@ func TestProbesAreAnsweredBeforeClientsThatWait(t *testing.T) {
 func TestNoClientIsRefusedWhilePlacesComeFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var here, most atomic.Int64
-		send := limited(t, gateway.ConnectionLimit{Serving: 4, Waiting: 4, Looking: 4}, func(_ http.ResponseWriter, r *http.Request) {
+		send := limited(t, gateway.ConnectionLimit{Serving: 4, Waiting: 4, Spare: 4}, func(_ http.ResponseWriter, r *http.Request) {
 			most.Store(max(most.Load(), here.Add(1)))
 			takes(r, 250*time.Millisecond)
 			here.Add(-1)
@@ -181,7 +181,7 @@ func TestAConnectionWithARequestIsNotClosedForAWaitingClient(t *testing.T) {
 		t.Run(protocol, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var asked atomic.Int64
-				send := limited(t, gateway.ConnectionLimit{Serving: 1, Waiting: 1, Looking: 2}, func(w http.ResponseWriter, r *http.Request) {
+				send := limited(t, gateway.ConnectionLimit{Serving: 1, Waiting: 1, Spare: 2}, func(w http.ResponseWriter, r *http.Request) {
 					if asked.Add(1) == 1 {
 						takes(r, time.Minute)
 					}

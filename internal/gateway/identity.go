@@ -64,8 +64,8 @@ func (id *identity) session(h http.Header, r *api.Request) policy.Session {
 	return policy.Session{}
 }
 
-// who returns the tenant of a request: the tenant header's value, else a hash of the API key, else "".
-func (id *identity) who(h http.Header) string {
+// tenantOf returns the tenant of a request: the tenant header's value, else a hash of the API key, else "".
+func (id *identity) tenantOf(h http.Header) string {
 	if id.tenant != "" {
 		if values := h[id.tenant]; len(values) > 0 && values[0] != "" {
 			if slices.Contains(credentials, id.tenant) {

@@ -96,7 +96,7 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 	q.Whole, q.Choices = !p.read.Stream, p.read.N*max(p.read.Prompts, 1)
 	q.Salt, q.Extra = p.read.CacheSalt, p.read.ExtraKey
 	q.Target = h.Get(headerTarget)
-	q.Session, q.Tenant = g.identity.session(h, &p.read), g.identity.who(h)
+	q.Session, q.Tenant = g.identity.session(h, &p.read), g.identity.tenantOf(h)
 	// If MixedScopes is true, the salt or the extra key of each prompt is not known. The router then gets no tokens:
 	// without salt and key, the tokens would match cached blocks of other requests.
 	if !p.read.MixedScopes {

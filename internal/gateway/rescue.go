@@ -103,7 +103,7 @@ func (g *Gateway) forgetAbsent(snap *fleet.Snapshot) {
 // rescueFrom abandons the attempts at worker w, as far as other workers can take them and the budget allows. An attempt
 // whose answer has begun stays at w, and continues when w continues.
 func (g *Gateway) rescueFrom(w fleet.WorkerID) {
-	can := map[kind]bool{}
+	can := map[attemptKey]bool{}
 	r := g.roster(w)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -120,21 +120,21 @@ func (g *Gateway) rescueFrom(w fleet.WorkerID) {
 	}
 }
 
-// kind holds all properties of a first attempt on which the result of othersCan depends.
-type kind struct {
+// attemptKey holds all properties of a first attempt on which the result of othersCan depends.
+type attemptKey struct {
 	model, tenant, target string
 	scope                 fleet.Scope
 	rank                  warmpath.Rank
 }
 
-// othersCanAs returns the result of othersCan. It computes the result once for all first attempts of a kind, because
-// othersCan walks the pool.
-func (x *exchange) othersCanAs(known map[kind]bool) bool {
+// othersCanAs returns the result of othersCan. It computes the result once for all first attempts with the same key,
+// because othersCan walks the pool.
+func (x *exchange) othersCanAs(known map[attemptKey]bool) bool {
 	q := &x.prepared.route
 	if len(q.Exclude) > 0 {
 		return x.othersCan(x.decision)
 	}
-	k := kind{q.Model, q.Tenant, q.Target, q.Scope, q.Rank}
+	k := attemptKey{q.Model, q.Tenant, q.Target, q.Scope, q.Rank}
 	can, ok := known[k]
 	if !ok {
 		can = x.othersCan(x.decision)
