@@ -121,7 +121,7 @@ func tokenizeLines(in io.Reader, out io.Writer, m *inprocess.Model, special bool
 			return errors.Join(w.Flush(), fmt.Errorf("line %d is not a JSON string: %w", n, err))
 		}
 		var err error
-		if ids, err = m.AppendText(ids[:0], text, special); err != nil {
+		if ids, err = m.AppendIDs(ids[:0], text, special); err != nil {
 			return errors.Join(w.Flush(), fmt.Errorf("line %d: %w", n, err))
 		}
 		line = append(line[:0], '[')

@@ -88,7 +88,7 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 		p.waited = time.Since(began)
 	}
 	if (decides.NeedsText() || shadow.wantsText() || p.explains) && p.found.Text == nil {
-		p.found.Text = tokens.AppendText(p.text[:0], &p.read)
+		p.found.Text = tokens.AppendPromptText(p.text[:0], &p.read)
 	}
 	q := &p.route
 	q.Model, q.MaxTokens, q.PromptBytes = p.read.Model, p.read.LongestAnswer, p.read.PromptBytes()

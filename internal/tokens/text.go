@@ -26,13 +26,13 @@ const (
 	markMedia = 0x03
 )
 
-// AppendText appends to dst the request's prompt as one text. The text is not what a template renders. But equal
+// AppendPromptText appends to dst the request's prompt as one text. The text is not what a template renders. But equal
 // prompts have equal texts, and a conversation's text grows at its end.
 //
 // Tools and other fields that concern all turns come first. A message is its role, the text of its content, and its
 // other members in the order of the body, apart from null. Images and other media are replaced by hashes. A completions
-// body with ids or with several prompts has no text. The text has at most 4 MiB; AppendText cuts off the rest.
-func AppendText(dst []byte, r *api.Request) []byte {
+// body with ids or with several prompts has no text. The text has at most 4 MiB; AppendPromptText cuts off the rest.
+func AppendPromptText(dst []byte, r *api.Request) []byte {
 	text := appendPrompt(dst, r)
 	return text[:min(len(text), len(dst)+maxText)]
 }

@@ -18,7 +18,7 @@ func flat(t *testing.T, d api.Dialect, body string) string {
 	if err := api.Read(d, []byte(body), &r); err != nil {
 		t.Fatalf("%v\n%s", err, body)
 	}
-	return string(AppendText(nil, &r))
+	return string(AppendPromptText(nil, &r))
 }
 
 func chatText(t *testing.T, fields string) string {
@@ -133,7 +133,7 @@ func FuzzText(f *testing.F) {
 		if api.Read(api.OpenAIChat, []byte(body), &r) != nil {
 			return
 		}
-		text := AppendText([]byte("x"), &r)
+		text := AppendPromptText([]byte("x"), &r)
 		if !bytes.HasPrefix(text, []byte("x")) || len(text) > 8*len(body)+64 {
 			t.Errorf("%d bytes of text from %d", len(text), len(body))
 		}
@@ -143,7 +143,7 @@ func FuzzText(f *testing.F) {
 		}
 		var again api.Request
 		if api.Read(api.OpenAIChat, spaced.Bytes(), &again) == nil && !strings.Contains(body, "_") && utf8.ValidString(body) {
-			if other := AppendText([]byte("x"), &again); !bytes.Equal(text, other) && !bytes.ContainsRune(text, markMedia) {
+			if other := AppendPromptText([]byte("x"), &again); !bytes.Equal(text, other) && !bytes.ContainsRune(text, markMedia) {
 				t.Errorf("white space makes a difference: %q and %q", text, other)
 			}
 		}
@@ -161,6 +161,6 @@ func BenchmarkText(b *testing.B) {
 	b.SetBytes(int64(len(body)))
 	b.ReportAllocs()
 	for b.Loop() {
-		dst = AppendText(dst[:0], &r)
+		dst = AppendPromptText(dst[:0], &r)
 	}
 }

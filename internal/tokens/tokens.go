@@ -55,9 +55,9 @@ type Found struct {
 	// probes.
 	Probed bool
 
-	// Text is the prompt as one text (AppendText), for matches by text when there are no ids. With a text and no ids,
-	// Outcome is Text, and Missing says why there are no ids. If there are neither ids nor a text, the request must be
-	// routed by load.
+	// Text is the prompt as one text (AppendPromptText), for matches by text when there are no ids. With a text and no
+	// ids, Outcome is Text, and Missing says why there are no ids. If there are neither ids nor a text, the request must
+	// be routed by load.
 	Text    []byte
 	Missing Outcome
 }
@@ -229,7 +229,7 @@ func (s *Source) Find(ctx context.Context, p Prompt, workers []Worker) Found {
 	}
 	if found.Tokens == nil {
 		found.Missing = found.Outcome
-		if text := AppendText(p.Scratch[:0], p.Request); len(text) > 0 {
+		if text := AppendPromptText(p.Scratch[:0], p.Request); len(text) > 0 {
 			found.Text, found.Outcome = text, Text
 		}
 	}

@@ -152,7 +152,7 @@ func loadFound(dir string, log *slog.Logger) (m *Model, why string) {
 	began := time.Now()
 	for _, text := range [...]string{strings.Repeat("ab", 1<<15), strings.Repeat("The quick brown fox. ", 1<<13),
 		strings.Repeat("0 \n", 1<<15)} {
-		if _, err := m.AppendText(nil, text, true); err != nil {
+		if _, err := m.AppendIDs(nil, text, true); err != nil {
 			return nil, "the tokenizer refuses a long text"
 		}
 		if time.Since(began) > slowest {

@@ -63,7 +63,7 @@ func Load(files fs.FS) (*Model, error) {
 func (m *Model) warmUp() {
 	var ids []block.Token
 	for _, p := range probeTexts {
-		ids, _ = m.AppendText(ids[:0], p.text, true) // an error here is ignored: requests will get the same error
+		ids, _ = m.AppendIDs(ids[:0], p.text, true) // an error here is ignored: requests will get the same error
 	}
 }
 
@@ -136,9 +136,9 @@ func (m *Model) template(tools bool) *chatTemplate {
 	return m.templates[defaultTemplate]
 }
 
-// AppendText appends the ids of a text to dst. If special is true, the model's special tokens are added around the
+// AppendIDs appends the ids of a text to dst. If special is true, the model's special tokens are added around the
 // text.
-func (m *Model) AppendText(dst []block.Token, text string, special bool) ([]block.Token, error) {
+func (m *Model) AppendIDs(dst []block.Token, text string, special bool) ([]block.Token, error) {
 	return m.tokenizer.Append(dst, text, tokenizer.Options{AddSpecial: special})
 }
 
