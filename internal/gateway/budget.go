@@ -7,27 +7,27 @@ import "sync/atomic"
 type budget struct{ thousandths atomic.Int64 }
 
 const (
-	earned = 100         // thousandths of a token for each request: one extra attempt for ten requests
-	most   = 100 * token // enough for the requests that one worker has under way when it freezes
-	token  = 1000
+	budgetEarned = 100               // thousandths of a token for each request: one extra attempt for ten requests
+	budgetMax    = 100 * budgetToken // enough for the requests that one worker has under way when it freezes
+	budgetToken  = 1000
 )
 
 func newBudget() *budget {
 	b := &budget{}
-	b.thousandths.Store(most)
+	b.thousandths.Store(budgetMax)
 	return b
 }
 
 // earn adds the part of a token that each request brings.
 func (b *budget) earn() {
-	if b.thousandths.Load() < most {
-		b.thousandths.Add(earned)
+	if b.thousandths.Load() < budgetMax {
+		b.thousandths.Add(budgetEarned)
 	}
 }
 
 // take takes a token and returns true, or returns false if there is no whole token.
 func (b *budget) take() bool {
-	if b.thousandths.Add(-token) >= 0 {
+	if b.thousandths.Add(-budgetToken) >= 0 {
 		return true
 	}
 	b.giveBack()
@@ -35,4 +35,4 @@ func (b *budget) take() bool {
 }
 
 // giveBack puts back a token that was not used.
-func (b *budget) giveBack() { b.thousandths.Add(token) }
+func (b *budget) giveBack() { b.thousandths.Add(budgetToken) }

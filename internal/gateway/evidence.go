@@ -79,46 +79,46 @@ func (s *share) count() int { return int(math.Round(s.part * float64(s.of))) }
 
 const (
 	// memory is about the number of recent answers that a share covers. If all answers of a good worker become useless,
-	// its share reaches usual after 11 answers.
+	// its share reaches distrustShare after 11 answers.
 	memory     = 16
 	longMemory = 128  // memory for shares in which rare useless answers count
 	lostMemory = 1024 // memory for streams: enough to show a loss of one stream in a hundred
-	// enough is the least number of answers for which a worker's share is compared.
-	enough = 4
-	// few is the number of bad answers below which no worker is left out, because one or two may be chance. Blamed
-	// answers must come in a row: a client may choose a request that only one worker refuses.
-	few = 3
-	// fewEvery replaces few when the answers in all scopes are counted together. These answers must come from several
-	// scopes, because a worker may be useless in only one scope.
-	fewEvery = 4 * few
+	// minAnswers is the least number of answers for which a worker's share is compared.
+	minAnswers = 4
+	// minBadAnswers is the number of bad answers below which no worker is left out, because one or two may be chance.
+	// Blamed answers must come in a row: a client may choose a request that only one worker refuses.
+	minBadAnswers = 3
+	// minBadEverywhere replaces minBadAnswers when the answers in all scopes are counted together. These answers must come
+	// from several scopes, because a worker may be useless in only one scope.
+	minBadEverywhere = 4 * minBadAnswers
 	// mostScopes bounds the number of remembered scopes: a new scope replaces the oldest. Each served model name has
 	// two scopes.
 	mostScopes = 1024
-	// usual is the share of useless answers at which a worker is distrusted in a scope, and the share of blamed answers at
-	// which the worker is left out of the scope. A worker below this share still gets requests, and other workers serve
-	// the requests that it fails. A client may know requests that only one worker refuses. With such requests the client
-	// can exclude the worker only by sending half of the worker's traffic.
-	usual = 0.5
-	// apart is a share of second opinions that were better than the worker's answer. A worker at or above this share gets
-	// a second opinion on each of its refusals.
-	apart = 0.05
-	// alike and above: a worker's share of useless answers is similar to another worker's share if it is at most 3 times
-	// as large, and at most 0.3 greater. Smaller limits, such as 2 times and 0.1, would often be exceeded by chance,
-	// because each share is computed from few answers.
-	alike = 3
-	above = 0.3
+	// distrustShare is the share of useless answers at which a worker is distrusted in a scope, and the share of blamed
+	// answers at which the worker is left out of the scope. A worker below this share still gets requests, and other
+	// workers serve the requests that it fails. A client may know requests that only one worker refuses. With such
+	// requests the client can exclude the worker only by sending half of the worker's traffic.
+	distrustShare = 0.5
+	// betteredShare is a share of second opinions that were better than the worker's answer. A worker at or above this
+	// share gets a second opinion on each of its refusals.
+	betteredShare = 0.05
+	// similarFactor and similarMargin: a worker's share of useless answers is similar to another worker's share if it is
+	// at most 3 times as large, and at most 0.3 greater. Smaller limits, such as 2 times and 0.1, would often be exceeded
+	// by chance, because each share is computed from few answers.
+	similarFactor = 3
+	similarMargin = 0.3
 	// sampled: even if refusals seem to be the requests' fault, one refusal in 16 gets a second opinion. This finds a
 	// worker that becomes useless while many requests are bad.
 	sampled = 16
-	// reason is the share of lost streams at which a worker is left out if the other workers have too few streams to
-	// compare with. Enough is a quarter of the worker's own number of streams, or 64 (the constant comparable) if that is
-	// less. While the worker is left out, the other workers get streams, and can be compared later.
-	reason     = 0.02
-	comparable = 64
-	// worse and times: a worker is not asked next if its share of useless answers exceeds the best worker's share by more
-	// than 0.03, and is more than 2 times as large.
-	worse = 0.03
-	times = 2
+	// lostShare is the share of lost streams at which a worker is left out if the other workers have too few streams to
+	// compare with. Enough is a quarter of the worker's own number of streams, or 64 (the constant comparableStreams) if
+	// that is less. While the worker is left out, the other workers get streams, and can be compared later.
+	lostShare         = 0.02
+	comparableStreams = 64
+	// worseMargin and worseFactor: a worker is not asked next if its share of useless answers exceeds the best worker's
+	// share by more than 0.03, and is more than 2 times as large.
+	worseMargin = 0.03
+	worseFactor = 2
 	// deviations is the difference between two workers' shares of lost answers that is significant, in standard
 	// deviations: by chance, one difference in 4,000 is larger.
 	deviations = 3.5
@@ -188,7 +188,7 @@ func (e *evidence) blame(scope fleet.Scope, w *fleet.Worker, v verdict) (here, e
 	}
 	r.answers++
 	r.mixed = r.mixed || scope != r.first
-	return c.blamed.part >= usual && c.blamedRow >= few, r.mixed && r.answers >= fewEvery
+	return c.blamed.part >= distrustShare && c.blamedRow >= minBadAnswers, r.mixed && r.answers >= minBadEverywhere
 }
 
 // confirm records that w gave a useless answer with this verdict, and that another worker gave a useless answer to the
@@ -215,7 +215,7 @@ func (e *evidence) lose(scope fleet.Scope, w *fleet.Worker, all []*fleet.Worker)
 			continue
 		}
 		c := s.look(other).lost
-		if c.of >= 2*enough && (best.of == 0 || c.part < best.part) {
+		if c.of >= 2*minAnswers && (best.of == 0 || c.part < best.part) {
 			best = c
 		}
 		together.part += c.part * float64(c.of)
@@ -224,38 +224,38 @@ func (e *evidence) lose(scope fleet.Scope, w *fleet.Worker, all []*fleet.Worker)
 	if best.of == 0 && together.of > 0 { // no single worker has enough answers
 		best = share{together.part / float64(together.of), together.of}
 	}
-	if own.lost.count() < few || !own.standsOut(best) {
+	if own.lost.count() < minBadAnswers || !own.standsOut(best) {
 		return false
 	}
 	// With a smaller of, the streams after the worker's return count more than the old streams.
-	own.lost.of = min(own.lost.of, comparable)
+	own.lost.of = min(own.lost.of, comparableStreams)
 	return true
 }
 
 // standsOut reports whether a worker loses significantly more answers than another worker (two-proportion z-test). If
 // the other worker has too few answers to compare, the worker stands out when its share of lost answers is at least 2 %
-// (the constant reason). The worker is then left out, and the other workers get requests.
+// (the constant lostShare). The worker is then left out, and the other workers get requests.
 func (c *conduct) standsOut(other share) bool {
 	if c.lost.of < memory {
 		return false
 	}
-	if other.of < min(c.lost.of/4, comparable) {
-		return c.lost.part >= reason
+	if other.of < min(c.lost.of/4, comparableStreams) {
+		return c.lost.part >= lostShare
 	}
 	p, n, q, m := c.lost.part, float64(c.lost.of), other.part, float64(other.of)
 	mean := (p*n + q*m) / (n + m)
 	return p-q > deviations*math.Sqrt(mean*(1-mean)*(1/n+1/m))
 }
 
-// apart reports whether at least 5 % of the second opinions on w's useless answers in the scope were better (the
-// constant apart). If so, w may be at fault for its refusals, even if many requests are bad.
-func (e *evidence) apart(scope fleet.Scope, w *fleet.Worker) bool {
+// oftenBettered reports whether at least 5 % of the second opinions on w's useless answers in the scope were better
+// (the constant betteredShare). If so, w may be at fault for its refusals, even if many requests are bad.
+func (e *evidence) oftenBettered(scope fleet.Scope, w *fleet.Worker) bool {
 	if !e.open.Load() {
 		return false
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.conduct(scope, w).bettered.part >= apart
+	return e.conduct(scope, w).bettered.part >= betteredShare
 }
 
 // known reports whether the request is known to be at fault for a worker's useless answer of this verdict. All of these
@@ -263,7 +263,7 @@ func (e *evidence) apart(scope fleet.Scope, w *fleet.Worker) bool {
 //   - at least 4 second opinions on answers of w with this verdict were useless, too, since the last good one: common
 //     refusals must not excuse a page of HTML;
 //   - each of the other workers has given enough answers, and w's share of useless answers is not far above its share;
-//   - for w and for each other worker, fewer than 5 % of the second opinions were better (the constant apart).
+//   - for w and for each other worker, fewer than 5 % of the second opinions were better (the constant betteredShare).
 //
 // For one answer in 16 (the constant sampled), known returns false although the conditions hold. The second opinion
 // that follows shows whether the conditions still hold.
@@ -278,12 +278,12 @@ func (e *evidence) known(scope fleet.Scope, w *fleet.Worker, v verdict, others [
 		return false
 	}
 	own := s.look(w)
-	if own.agreed[v] < enough || own.bettered.part >= apart {
+	if own.agreed[v] < minAnswers || own.bettered.part >= betteredShare {
 		return false
 	}
 	for _, other := range others {
-		if c := s.look(other); c.useless.of < enough || c.useless.part == 0 || c.bettered.part >= apart ||
-			own.useless.part > min(alike*c.useless.part, c.useless.part+above) {
+		if c := s.look(other); c.useless.of < minAnswers || c.useless.part == 0 || c.bettered.part >= betteredShare ||
+			own.useless.part > min(similarFactor*c.useless.part, c.useless.part+similarMargin) {
 			return false
 		}
 	}
@@ -291,14 +291,14 @@ func (e *evidence) known(scope fleet.Scope, w *fleet.Worker, v verdict, others [
 	return s.passed%sampled != 0
 }
 
-// distrusted reports whether at least half of a worker's answers in a scope were useless (the constant usual).
+// distrusted reports whether at least half of a worker's answers in a scope were useless (the constant distrustShare).
 func (e *evidence) distrusted(scope fleet.Scope, w *fleet.Worker) bool {
 	if !e.open.Load() {
 		return false
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.conduct(scope, w).useless.part >= usual
+	return e.conduct(scope, w).useless.part >= distrustShare
 }
 
 // better compares the given workers. It returns a function that reports whether a worker should not be asked next,
@@ -314,7 +314,7 @@ func (e *evidence) better(scope fleet.Scope, these []*fleet.Worker) (avoid func(
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		c := e.conduct(scope, w)
-		return c.useless.part >= usual || c.long.part > max(best+worse, times*best)
+		return c.useless.part >= distrustShare || c.long.part > max(best+worseMargin, worseFactor*best)
 	}
 }
 

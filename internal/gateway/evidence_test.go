@@ -12,7 +12,7 @@ func TestEvidenceIsOfThePresentWorkers(t *testing.T) {
 	var e evidence
 	a, b, c := &fleet.Worker{ID: 0}, &fleet.Worker{ID: 1}, &fleet.Worker{ID: 2}
 	all := []*fleet.Worker{a, b, c}
-	for range enough {
+	for range minAnswers {
 		e.useless(1, a, all)
 		e.useless(1, b, all)
 		if e.known(1, a, refused, []*fleet.Worker{b}) {
@@ -68,7 +68,7 @@ func TestAnswersBlamedOnOneWorkerDoNotExcuseAnother(t *testing.T) {
 func TestRefusalsDoNotExcuseAnswersOfAnotherKind(t *testing.T) {
 	var e evidence
 	a, b := &fleet.Worker{ID: 0}, &fleet.Worker{ID: 1}
-	for range enough {
+	for range minAnswers {
 		for _, w := range []*fleet.Worker{a, b} {
 			e.useless(1, w, []*fleet.Worker{a, b})
 			e.confirm(1, w, refused)

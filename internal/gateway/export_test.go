@@ -6,7 +6,7 @@ import "github.com/warmpath/warmpath/fleet"
 func RescueFrom(g *Gateway, w fleet.WorkerID) { g.rescueFrom(w) }
 
 // Rescues reports whether the budget allows to take a request away from a frozen worker now.
-func Rescues(g *Gateway) bool { return g.rescues.thousandths.Load() >= token }
+func Rescues(g *Gateway) bool { return g.rescues.thousandths.Load() >= budgetToken }
 
 // ShadowLookups returns the number of lookups under way for shadow policies.
 func (g *Gateway) ShadowLookups() int { return int(g.shadowLookups.Load()) }

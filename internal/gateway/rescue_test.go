@@ -16,8 +16,8 @@ func TestARescueLooksOnlyAtRequestsThatWait(t *testing.T) {
 		g.roster(0).enter(&exchange{})
 	}
 	g.rescueFrom(0)
-	if left := g.rescues.thousandths.Load(); left != most {
-		t.Errorf("the budget is %d, was %d", left, most)
+	if left := g.rescues.thousandths.Load(); left != budgetMax {
+		t.Errorf("the budget is %d, was %d", left, budgetMax)
 	}
 }
 

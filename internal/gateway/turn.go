@@ -34,10 +34,11 @@ const (
 	gone           // the client left, or the request's time was over
 )
 
-// passed is how many waiting requests may be passed over in one round because there is no room for them. A request that
-// finds no room may stand before requests that would find room: it may have asked for one rank or one worker, or its
-// attempts at other workers failed. With a much larger number, each round would give a turn to the whole queue.
-const passed = 4
+// maxPassedOver is how many waiting requests may be passed over in one round because there is no room for them. A
+// request that finds no room may stand before requests that would find room: it may have asked for one rank or one
+// worker, or its attempts at other workers failed. With a much larger number, each round would give a turn to the whole
+// queue.
+const maxPassedOver = 4
 
 // pollInterval bounds how long freed capacity goes unnoticed if no event wakes run: a backlog that became shorter with
 // time, or a worker that came back.
@@ -195,7 +196,7 @@ func (w *waiting) run(ctx context.Context) {
 // advance gives turns in order, as long as requests find room.
 func (w *waiting) advance(l *line) {
 	var aside []*waiter // waiters that had their turn and found no room
-	for len(aside) < passed {
+	for len(aside) < maxPassedOver {
 		a := l.call()
 		if a == nil {
 			break

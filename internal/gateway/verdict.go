@@ -124,7 +124,7 @@ func (x *exchange) weigh(h fleet.Holder, w *fleet.Worker, last *proxy.Result) (a
 		x.acquit(now)
 		return false
 	}
-	if !last.Retryable || k == refused && !x.g.evidence.apart(scope, w) && !x.opinion() {
+	if !last.Retryable || k == refused && !x.g.evidence.oftenBettered(scope, w) && !x.opinion() {
 		return false
 	}
 	x.avoid(w, x.g.evidence.better(scope, x.untried(w)))
@@ -226,7 +226,7 @@ func (x *exchange) mayAskOn(w *fleet.Worker) bool {
 	}
 	for _, other := range x.others(w) {
 		if x.fresh(other) {
-			return x.g.evidence.apart(x.prepared.route.Scope, w) || x.opinion()
+			return x.g.evidence.oftenBettered(x.prepared.route.Scope, w) || x.opinion()
 		}
 	}
 	return false
