@@ -294,7 +294,7 @@ func (x *exchange) outgoing(w *fleet.Worker) []byte {
 	if w.Facts.Engine != fleet.EngineVLLM && w.Facts.Engine != fleet.EngineSGLang {
 		return x.body.Bytes // other engines may not accept token ids in a chat request
 	}
-	ids, ok := x.g.Tokens.AppendForwarded(x.ids[:0], &tokens.Forward{Request: &p.read, Model: p.model, Found: &p.found, To: workerOf(w, p.model)})
+	ids, ok := x.g.Tokens.AppendForwarded(x.ids[:0], &tokens.Forward{Request: &p.read, Model: p.model, Found: &p.found, To: tokens.WorkerOf(w, p.model)})
 	if !ok {
 		return x.body.Bytes
 	}

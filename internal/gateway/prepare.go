@@ -174,24 +174,9 @@ func appendWorkers(dst []tokens.Worker, workers []*fleet.Worker, model string) [
 		if !w.Ready || some && !gives(w) {
 			continue
 		}
-		dst = append(dst, workerOf(w, model))
+		dst = append(dst, tokens.WorkerOf(w, model))
 	}
 	return dst
-}
-
-// workerOf returns worker w in the form of the token source, for a base model that w serves.
-func workerOf(w *fleet.Worker, model string) tokens.Worker {
-	out := tokens.Worker{ID: uint32(w.ID), URL: w.URL, Kind: kindOf(w)}
-	if w.Facts.Engine != fleet.EngineVLLM {
-		return out
-	}
-	out.Version = w.Facts.Version
-	for i := range w.Facts.Models {
-		if m := &w.Facts.Models[i]; m.ID == model {
-			out.Root, out.MaxModelLen = m.Root, m.MaxModelLen
-		}
-	}
-	return out
 }
 
 // longPrompt is the prompt length, in tokens, for which loads computes the time of a prompt token. The result is used
@@ -215,11 +200,4 @@ func (g *Gateway) loads() func(tokens.Worker) tokens.Load {
 		}
 		return out
 	}
-}
-
-func kindOf(w *fleet.Worker) tokens.Kind {
-	if w.Facts.Engine == fleet.EngineSGLang {
-		return tokens.SGLang
-	}
-	return tokens.VLLM
 }

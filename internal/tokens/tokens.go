@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
 )
 
 // Outcome says where token ids came from, or why there are none. The values are labels of a metric.
@@ -73,13 +74,31 @@ const (
 
 // Worker is an engine that may be asked.
 type Worker struct {
-	ID   uint32 // chosen by the caller; Source.Loads gets the Worker with this ID
+	ID   uint32 // the fleet's WorkerID; Source.Loads gets the Worker with this ID
 	URL  string // base URL, without a trailing slash
 	Kind Kind
-	// vLLM reports the next three facts. A fact is empty or 0 if it is not known, and for other engines.
-	Version     string
-	Root        string // the folder or name from which vLLM loaded the model
+	// The next three facts are empty or 0 if they are not known.
+	Version     string // version of vLLM; empty for other engines, whose versions are not compared with those of vLLM
+	Root        string // the folder or name from which the engine loaded the model
 	MaxModelLen int    // longest sum of prompt and answer, in tokens
+}
+
+// WorkerOf returns a worker of the fleet as an engine that may be asked, for a base model that the worker serves.
+func WorkerOf(w *fleet.Worker, model string) Worker {
+	out := Worker{ID: uint32(w.ID), URL: w.URL}
+	switch w.Facts.Engine {
+	case fleet.EngineSGLang:
+		out.Kind = SGLang
+	case fleet.EngineVLLM:
+		out.Version = w.Facts.Version
+	}
+	for i := range w.Facts.Models {
+		if m := &w.Facts.Models[i]; m.ID == model {
+			out.Root, out.MaxModelLen = m.Root, m.MaxModelLen
+			break
+		}
+	}
+	return out
 }
 
 // atLeast reports whether an engine's version is known and is major.minor or later.

@@ -89,18 +89,8 @@ func memberOf(w *fleet.Worker) *member {
 	if model == "" {
 		return nil
 	}
-	m := &member{worker: tokens.Worker{URL: w.URL, Version: w.Facts.Version}, ready: w.Ready, holders: w.Holders}
-	if w.Facts.Engine == fleet.EngineSGLang {
-		m.worker.Kind = tokens.SGLang
-	}
-	m.origins = slices.Clone(w.Facts.Origins)
-	for i := range w.Facts.Models {
-		if x := &w.Facts.Models[i]; x.ID == model {
-			m.worker.Root, m.worker.MaxModelLen = x.Root, x.MaxModelLen
-			m.origins = append(m.origins, x.Root, x.ID)
-			break
-		}
-	}
+	m := &member{worker: tokens.WorkerOf(w, model), ready: w.Ready, holders: w.Holders}
+	m.origins = append(slices.Clone(w.Facts.Origins), m.worker.Root, model)
 	m.identity = identity{w.URL, w.Incarnation, group{w.Facts.Version, strings.Join(m.origins, "\x00")}}
 	return m
 }
