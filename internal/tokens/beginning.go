@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/placement"
 )
 
 // A growing chat repeats its first turns in every request, and many chats begin with the same system prompt. Suppose
@@ -324,7 +325,7 @@ const leastStride, mostStride = 2, 8
 // announces stand-ins.
 func (k *known) withStandIns(l *promptTurns) Found {
 	const part = 256 // strides are counted in 1/256 of a byte
-	stride := bytesPerToken * part
+	stride := placement.BytesPerToken * part
 	if k.at > 0 {
 		stride = min(max(k.at*part/len(k.tokens), leastStride*part), mostStride*part)
 	}

@@ -1,6 +1,10 @@
 package tokens
 
-import "time"
+import (
+	"time"
+
+	"github.com/warmpath/warmpath/placement"
+)
 
 const (
 	// leastWait is the shortest wait for ids, within Config.Budget: an idle engine answers in 3 to 5 ms. If the budget
@@ -16,9 +20,6 @@ const (
 	// assumedChance is the assumed chance that a part of a prompt is cached. This chance is used before a model's first
 	// request.
 	assumedChance = 0.5
-	// bytesPerToken is used to estimate the number of tokens of a text. With current vocabularies, a token of English text
-	// or of code has 3.5 to 4.5 bytes.
-	bytesPerToken = 4
 )
 
 // Load is the load of an engine.
@@ -37,7 +38,7 @@ func (s *Source) worth(model string, bytes int, workers []Worker) time.Duration 
 			perToken = known
 		}
 	}
-	worth := float64(max(bytes, 1)) / bytesPerToken * s.hitRates.of(model) * float64(perToken)
+	worth := float64(max(bytes, 1)) / placement.BytesPerToken * s.hitRates.of(model) * float64(perToken)
 	return max(time.Duration(min(worth, float64(time.Hour))), 1) // at least 1, because 0 marks a question for which no request waits
 }
 
