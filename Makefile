@@ -49,7 +49,7 @@ fuzz: ## every fuzz target for FUZZTIME each
 interop: ## tests with real libzmq and the official OpenAI client; installs what it needs (see test/interop.sh)
 	bash test/interop.sh
 	WARMPATH_INTEROP=1 $(GO) test -count=1 ./block ./internal/zmtp/... ./kvfeed/...
-	WARMPATH_INTEROP=1 $(GO) test -count=1 -run OpenAI ./test/testenv
+	WARMPATH_INTEROP=1 $(GO) test -count=1 -timeout 20m -run 'OpenAI|VectorsAreMadeAgain' ./test/testenv
 
 test-binary: build ## the built binary against mock engines: restarts, losses, deaths, disconnects
 	WARMPATH_BINARY=$(CURDIR)/bin/warmpath $(GO) test -count=1 -timeout 20m -run $(call tests,binary) ./test/testenv
