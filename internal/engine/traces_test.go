@@ -23,8 +23,9 @@ type traceEvent struct {
 }
 
 type trace struct {
-	ID    string `json:"id"`
-	Steps []struct {
+	ID     string `json:"id"`
+	Blocks int    `json:"pool_blocks"` // with vLLM's null block
+	Steps  []struct {
 		Step   string       `json:"step"`
 		Events []traceEvent `json:"events"`
 		Cached []string     `json:"still_cached_external_u64"`
@@ -48,7 +49,6 @@ func readTraces(t *testing.T) map[string]trace {
 // of a trace name. It takes the hashes from vLLM's events.
 func TestPoolReproducesVLLMsTraces(t *testing.T) {
 	traces := readTraces(t)
-	// The traces do not contain the pool's size. The play functions use sizes that follow from the steps.
 	for id, play := range map[string]func(*tracePlayer){
 		"duplicate_blocks_and_eviction": playDuplicates,
 		"null_blocks_skipped":           playNullBlocks,
@@ -60,7 +60,7 @@ func TestPoolReproducesVLLMsTraces(t *testing.T) {
 			if !ok {
 				t.Fatalf("trace %s is not in the vectors", id)
 			}
-			play(&tracePlayer{t: t, trace: tr})
+			play(&tracePlayer{t: t, trace: tr, pool: newPool(tr.Blocks)})
 		})
 	}
 	if len(traces) != 4 {
@@ -164,8 +164,7 @@ func asTrace(e *Event) traceEvent {
 }
 
 func playDuplicates(p *tracePlayer) {
-	p.pool = newPool(7) // six usable blocks, which A and B use completely
-	a := p.pool.allocate(nil, 3)
+	a := p.pool.allocate(nil, 3) // the pool has six usable blocks, which A and B use completely
 	e, hashes := p.stored(0)
 	p.pool.store(a, hashes, e)
 	p.check()
@@ -191,7 +190,6 @@ func playDuplicates(p *tracePlayer) {
 }
 
 func playNullBlocks(p *tracePlayer) {
-	p.pool = newPool(10)
 	blocks := p.pool.allocate([]int32{nullBlock, nullBlock}, 2)
 	e, hashes := p.stored(0)
 	p.pool.store(blocks, append([]Hash{1, 2}, hashes...), e)
@@ -200,7 +198,6 @@ func playNullBlocks(p *tracePlayer) {
 }
 
 func playCoarse(p *tracePlayer) {
-	p.pool = newPool(10)
 	e, hashes := p.stored(0)
 	p.pool.store(p.pool.allocate(nil, 2), hashes, e)
 	p.check()
@@ -214,7 +211,6 @@ func playCoarse(p *tracePlayer) {
 }
 
 func playReannounce(p *tracePlayer) {
-	p.pool = newPool(10)
 	e, hashes := p.stored(0)
 	first := p.pool.allocate(nil, 1)
 	p.pool.store(first, hashes, e)
