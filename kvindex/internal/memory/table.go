@@ -36,12 +36,12 @@ type tableSegment struct {
 	n       int // the number of entries
 }
 
-// bucket has room for six entries. Of the hash of an entry's key it keeps a tag and a mark, see split. Readers read
-// state and then entries.
+// bucket has room for six entries. Of the hash of an entry's key it keeps a tag and a fingerprint, see split. Readers
+// read state and then entries.
 type bucket struct {
-	// state has one byte for each entry: the entry's mark, which is usedSlot and 7 bits of the hash, or 0 if the entry is
-	// free. The upper 16 bits count the entries that are in a later bucket because this bucket was full. If the count
-	// reaches its maximum, it stays there: searches may then read the next bucket without need.
+	// state has one byte for each entry: the entry's fingerprint, which is usedSlot and 7 bits of the hash, or 0 if the
+	// entry is free. The upper 16 bits count the entries that are in a later bucket because this bucket was full. If
+	// the count reaches its maximum, it stays there: searches may then read the next bucket without need.
 	state   uint64
 	upper   uint64              // the upper 10 bits of each tag; only the writer reads them
 	entries [bucketSlots]uint64 // the value in the upper 48 bits, and the lower 16 bits of the tag
@@ -72,16 +72,17 @@ func (t *Table) Hash(key uint64) uint64 {
 
 func (t *Table) segment(h uint64) *tableSegment { return &t.segments[h>>56] }
 
-// split returns what a segment keeps of a hash: the tag chooses the bucket, and the mark is compared with bucket.state.
-func split(h uint64) (tag, mark uint64) { return h << 8 >> (64 - tagBits), h&0x7f | usedSlot }
+// split returns what a segment keeps of a hash: the tag chooses the bucket, and the fingerprint is compared with
+// bucket.state.
+func split(h uint64) (tag, fingerprint uint64) { return h << 8 >> (64 - tagBits), h&0x7f | usedSlot }
 
 // home returns the number of the bucket in which a search for a tag begins.
 func home(buckets []bucket, tag uint64) int { return int(tag * uint64(len(buckets)) >> tagBits) }
 
-// marked returns the highest bit of each byte of a state that equals a mark. It may also return bits of used entries
-// with another mark.
-func marked(state, mark uint64) uint64 {
-	x := state ^ mark*eachSlot
+// matching returns the highest bit of each byte of a state that equals a fingerprint. It may also return bits of used
+// entries with another fingerprint.
+func matching(state, fingerprint uint64) uint64 {
+	x := state ^ fingerprint*eachSlot
 	return (x - eachSlot) &^ x & anySlot
 }
 
@@ -101,7 +102,7 @@ type Probe struct {
 	buckets *[]bucket
 	hash    uint64
 	gone    int    // the number of buckets that were searched
-	slots   uint64 // a bit for each entry of the present bucket that was not searched, as marked returns them
+	slots   uint64 // a bit for each entry of the present bucket that was not searched, as matching returns them
 }
 
 // Find returns the value of the first entry that may have a hash, or 0, and the search for the next entry.
@@ -116,7 +117,7 @@ func (t *Table) Find(h uint64) (value uint64, next Probe) {
 // Next returns the value of the next entry that may have the hash, or 0, and the search for the entry after it. After
 // a result of 0, Next must not be called.
 func (p Probe) Next() (value uint64, next Probe) {
-	tag, mark := split(p.hash)
+	tag, fingerprint := split(p.hash)
 	buckets := *p.buckets
 	first := home(buckets, tag)
 	for ; p.gone < len(buckets); p.gone++ {
@@ -126,7 +127,7 @@ func (p Probe) Next() (value uint64, next Probe) {
 		}
 		b := &buckets[at]
 		state := atomic.LoadUint64(&b.state)
-		for slots := marked(state, mark) & p.slots; slots != 0; {
+		for slots := matching(state, fingerprint) & p.slots; slots != 0; {
 			w := atomic.LoadUint64(&b.entries[bits.TrailingZeros64(slots)/8])
 			if slots &= slots - 1; uint16(w) == uint16(tag) {
 				return w >> lowerBits, Probe{p.buckets, p.hash, p.gone, slots}
@@ -156,12 +157,12 @@ func (t *Table) Put(h, value uint64) {
 	if p == nil || (g.n+1)*16 > len(*p)*bucketSlots*t.load() {
 		p = t.rebuild(int(h>>56), g.n+1)
 	}
-	tag, mark := split(h)
-	t.put(*p, tag, mark, value)
+	tag, fingerprint := split(h)
+	t.put(*p, tag, fingerprint, value)
 	g.n++
 }
 
-func (t *Table) put(buckets []bucket, tag, mark, value uint64) {
+func (t *Table) put(buckets []bucket, tag, fingerprint, value uint64) {
 	at := home(buckets, tag)
 	for ; ^buckets[at].state&anySlot == 0; at = after(buckets, at) {
 		t.pass(&buckets[at], 1)
@@ -170,7 +171,7 @@ func (t *Table) put(buckets []bucket, tag, mark, value uint64) {
 	k := bits.TrailingZeros64(^b.state&anySlot) / 8
 	b.upper = b.upper&^((1<<upperBits-1)<<(k*upperBits)) | tag>>lowerBits<<(k*upperBits)
 	t.store(&b.entries[k], entry(tag, value))
-	t.store(&b.state, b.state|mark<<(8*k)) // readers find the entry from now on
+	t.store(&b.state, b.state|fingerprint<<(8*k)) // readers find the entry from now on
 }
 
 // pass adds n, 1 or -1, to a bucket's count of entries that are in later buckets because the bucket was full.
@@ -196,11 +197,11 @@ func (t *Table) Delete(h, value uint64) bool {
 		return false
 	}
 	buckets := *p
-	tag, mark := split(h)
+	tag, fingerprint := split(h)
 	first := home(buckets, tag)
 	for at, left := first, len(buckets); left > 0; at, left = after(buckets, at), left-1 {
 		b := &buckets[at]
-		for slots := marked(b.state, mark); slots != 0; slots &= slots - 1 {
+		for slots := matching(b.state, fingerprint); slots != 0; slots &= slots - 1 {
 			k := bits.TrailingZeros64(slots) / 8
 			if b.entries[k] != entry(tag, value) {
 				continue
@@ -262,9 +263,9 @@ func (t *Table) rebuild(i, n int) *[]bucket {
 	for j := range old {
 		b := &old[j]
 		for k := range b.entries {
-			if mark := b.state >> (8 * k) & 0xff; mark != 0 {
+			if fingerprint := b.state >> (8 * k) & 0xff; fingerprint != 0 {
 				upper := b.upper >> (k * upperBits) & (1<<upperBits - 1)
-				t.put(buckets, upper<<lowerBits|b.entries[k]&(1<<lowerBits-1), mark, b.entries[k]>>lowerBits)
+				t.put(buckets, upper<<lowerBits|b.entries[k]&(1<<lowerBits-1), fingerprint, b.entries[k]>>lowerBits)
 			}
 		}
 	}
