@@ -190,7 +190,7 @@ func (b *blocks) write(s *strand, old, segs []segment) {
 	for _, g := range segs {
 		b.sets.hold(g.set)
 	}
-	s.turn()
+	s.flip()
 	length := uint32(0)
 	if len(segs) > 0 {
 		length = segs[len(segs)-1].end
@@ -212,7 +212,7 @@ func (b *blocks) write(s *strand, old, segs []segment) {
 		b.segments.Set(&s.more, b.words)
 	}
 	atomic.StoreUint32(&s.extent, s.extent&^strandLength|length)
-	s.turn()
+	s.flip()
 	for _, g := range old {
 		b.sets.drop(g.set)
 	}
@@ -372,7 +372,7 @@ func (s *strand) use(tick uint32) {
 }
 
 // grow adds blocks after the block at a spot, or at the beginning of a chain if the spot is 0. The blocks must not be
-// there yet. No holder has the new blocks. New strands count as begun by h. grow returns the spot of the last block.
+// there yet. No holder has the new blocks. h owns the new strands. grow returns the spot of the last block.
 func (b *blocks) grow(h *holder, at spot, keys []block.Key, tick uint32) spot {
 	for len(keys) > 0 {
 		i := b.tip(h, at)
@@ -405,11 +405,11 @@ func (b *blocks) tip(h *holder, at spot) uint32 {
 	}
 	i := b.strands.Alloc()
 	s := b.strands.At(i)
-	s.turn()
+	s.flip()
 	for _, field := range []*uint32{&s.parent, &s.depth, &s.child, &s.next, &s.prev} {
 		atomic.StoreUint32(field, 0)
 	}
-	atomic.StoreUint32(&s.extent, b.begin(h))
+	atomic.StoreUint32(&s.extent, b.own(h))
 	if at != 0 {
 		p := b.strands.At(at.strand())
 		atomic.StoreUint32(&s.parent, at.strand())
@@ -420,18 +420,18 @@ func (b *blocks) tip(h *holder, at spot) uint32 {
 		}
 		atomic.StoreUint32(&p.child, i)
 	}
-	s.turn()
+	s.flip()
 	return i
 }
 
-// begin counts a strand for the holder that begins it, and returns the holder's mark for strand.extent: the id plus 1.
-// If an id does not fit in a mark, the holder is not charged for strands.
-func (b *blocks) begin(h *holder) uint32 {
-	if h.id >= mostBegan {
+// own makes a holder the owner of a new strand: the holder is charged for the strand's memory. own returns the owner's
+// bits of strand.extent: the id plus 1. A holder whose id does not fit there owns no strands, and own returns 0.
+func (b *blocks) own(h *holder) uint32 {
+	if h.id >= mostOwners {
 		return 0
 	}
-	h.begun++
-	return (uint32(h.id) + 1) << beganShift
+	h.owned++
+	return (uint32(h.id) + 1) << ownerShift
 }
 
 // lengthen adds n blocks that no holder has to a strand's end.
@@ -507,8 +507,8 @@ func (b *blocks) free(i uint32, s *strand) (parent uint32) {
 	case parent != 0:
 		atomic.StoreUint32(&b.strands.At(parent).child, s.next)
 	}
-	if h := s.extent >> beganShift; h != 0 {
-		b.holders[h-1].begun--
+	if h := s.extent >> ownerShift; h != 0 {
+		b.holders[h-1].owned--
 	}
 	if p, used := b.strands.At(parent), atomic.LoadUint32(&s.used); parent != 0 && int32(used-atomic.LoadUint32(&p.used)) > 0 {
 		p.use(used) // the last use of a block is the last use of any of its descendants

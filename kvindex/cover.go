@@ -20,7 +20,7 @@ type part struct {
 	n      uint32 // the number of records that cover this part
 }
 
-// from returns the position in the chain, in tokens, at which a record of the given size begins to cover.
+// from returns the first token of the chain that a record of the given size covers. The chain begins with token 0.
 func (p *point) from(size uint32) uint32 {
 	if size == 0 {
 		return p.start
@@ -114,7 +114,7 @@ func (x *Index) coversOf(p *point, size uint32) int {
 }
 
 // coversOfAll returns an upper bound of the number of parts of blocks that all records of a point cover if the point's
-// engine block has the given number of tokens and ends at the given position of its chain.
+// engine block has the given number of tokens, and its chain has end tokens up to the end of the engine block.
 func (x *Index) coversOfAll(p *point, tokens, end uint32) (n int) {
 	for _, r := range p.records {
 		n += x.spans(min(end, max(tokens, r.size)))
@@ -129,10 +129,10 @@ func (x *Index) coversOfAll(p *point, tokens, end uint32) (n int) {
 // segment of the strand.
 const coverBytes = partsBytes + listStep*partBytes + 64
 
-// pending returns the number of records of the points that end within the block of the index in which a line ends. The
-// point that completes this block makes each of these records cover a part of it.
-func (x *Index) pending(l *line) (records int) {
-	for p := l.point; p != nil && p.end > l.end/x.size*x.size; p = p.parent {
+// pending returns the number of records of the points that end within the block of the index that contains the
+// position. The point that completes this block makes each of these records cover a part of it.
+func (x *Index) pending(pos *position) (records int) {
+	for p := pos.point; p != nil && p.end > pos.end/x.size*x.size; p = p.parent {
 		x.blocks.steps++
 		records += len(p.records)
 	}
@@ -159,9 +159,9 @@ func (x *Index) covers(a *announcement) (n int, items int64) {
 	jumps := a.RootUnknown // the place of a known hash may be elsewhere than after the hash before it
 	start := uint32(0)     // where the announcement begins in its chain, if it does not jump
 	if parent, has := a.parent(); has {
-		l, known := x.after(x.refer(h, parent))
-		start = l.end
-		n, items, jumps = x.pending(&l), l.point.featuresBytes(), jumps || !known
+		pos, known := x.after(x.refer(h, parent))
+		start = pos.end
+		n, items, jumps = x.pending(&pos), pos.point.featuresBytes(), jumps || !known
 	}
 	size := a.size()
 	for i := a.from; i < a.to; i++ {
@@ -170,7 +170,7 @@ func (x *Index) covers(a *announcement) (n int, items int64) {
 			continue
 		}
 		x.blocks.steps++
-		l, placed := x.after(p, 0)
+		pos, placed := x.after(p, 0)
 		if k := p.find(a.Tier, a.group); !placed && a.aligned { // the announcement may place the point
 			end := uint32(MaxChain)
 			if !jumps {
@@ -183,7 +183,7 @@ func (x *Index) covers(a *announcement) (n int, items int64) {
 			n += x.coversOf(p, size)
 		}
 		if placed && jumps {
-			n, items = n+x.pending(&l), items+p.featuresBytes()
+			n, items = n+x.pending(&pos), items+p.featuresBytes()
 		}
 		if n > x.stretch(0) {
 			a.to = i + 1

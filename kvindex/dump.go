@@ -174,14 +174,14 @@ func (x *Index) Load(id fleet.Holder, r *Held) error {
 			x.refuse(h, allTiers)
 			return fmt.Errorf("load %d blocks of holder %d: the index's budget is too small for them", len(r.Keys), id)
 		}
-		var l line
+		var pos position
 		if has {
 			var known bool
-			if l, known = x.after(x.refer(h, parent)); !known || l.point != nil || int(l.end) != (r.Depth+len(r.Keys)-len(keys))*int(x.size) {
+			if pos, known = x.after(x.refer(h, parent)); !known || pos.point != nil || int(pos.end) != (r.Depth+len(r.Keys)-len(keys))*int(x.size) {
 				return fmt.Errorf("load blocks of holder %d at depth %d: what is before them is not there", id, r.Depth)
 			}
 		}
-		done := x.placeKeys(h, &l, hashes[:n], keys[:n], bit, true)
+		done := x.placeKeys(h, &pos, hashes[:n], keys[:n], bit, true)
 		if p, at := x.refer(h, hashes[min(done, n-1)]); done < n && p != nil && p.twin && x.blocks.key(at) == keys[done] && bit != 0 {
 			x.announce(h, p.hash, p, at, one, true) // one more copy
 			done++

@@ -22,7 +22,7 @@ type holder struct {
 	evicted [block.NumTiers]int64 // the number of blocks that were evicted to keep within the budget, by tier
 	named   int64                 // the number of blocks that the holder knows by their hashes, or keeps as parents
 	claims  int64                 // the number of blocks on which the holder has a claim, see claim
-	begun   int64                 // the number of strands (runs of blocks) that the holder began, see blocks.begin
+	owned   int64                 // the number of strands (runs of blocks) that the holder owns, see blocks.own
 	leaving bool                  // Forget is removing the holder
 	changes uint64                // the number of changes of the holder's claims so far
 

@@ -34,7 +34,7 @@ type matcher struct {
 	trail
 	sets    []reading // for each run, the members of its set
 	members []member  // the holders for which a Match is computed
-	own     []stretch // the blocks of one holder
+	own     []heldRun // the blocks of one holder
 }
 
 // reading is the stored members of a set, and how far claim has read them.
@@ -57,9 +57,9 @@ func (r *reading) claim(h fleet.Holder) claim {
 	return 0
 }
 
-// stretch is a number of consecutive blocks that one holder has on the same tiers and in the same groups. held has a
+// heldRun is a number of consecutive blocks that one holder has on the same tiers and in the same groups. held has a
 // bit for each tier and group, as state has.
-type stretch struct {
+type heldRun struct {
 	held   uint64
 	blocks uint32
 }
@@ -291,7 +291,7 @@ func (x *Index) weigh(m *matcher, dst []Match) (_ []Match, ok bool) {
 			if !ok {
 				return dst, false
 			}
-			if m.own = append(m.own, stretch{held, r.blocks}); anywhere(held)&v.full != v.full {
+			if m.own = append(m.own, heldRun{held, r.blocks}); anywhere(held)&v.full != v.full {
 				break // some full-attention group has no further blocks
 			}
 		}
@@ -317,7 +317,7 @@ func (x *Index) weigh(m *matcher, dst []Match) (_ []Match, ok bool) {
 // blocks on one tier end, the next tier must have the following blocks. If the holder's engine loads from any tier in
 // any order, all tiers count together. usable sets tiers to the number of blocks that the engine reads from each tier.
 // size is the number of tokens of a block.
-func (v *view) usable(own []stretch, size uint32, tiers *[block.NumTiers]uint32) (length uint32) {
+func (v *view) usable(own []heldRun, size uint32, tiers *[block.NumTiers]uint32) (length uint32) {
 	for tier := range block.NumTiers {
 		best, end := length, uint32(0)
 		var inRow [MaxGroups + 1]uint32 // for each group, the number of blocks without a gap before the present position

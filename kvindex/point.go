@@ -149,35 +149,35 @@ func (x *Index) refer(h *holder, hash uint64) (p *point, at spot) {
 	return nil, 0
 }
 
-// line is a position in a chain: the next blocks of the chain follow there.
-type line struct {
+// position is a place in a chain: the next blocks of the chain follow there.
+type position struct {
 	at    spot      // the last complete block before the position; 0: none
 	root  block.Key // the root key of the chain, if at is 0
 	end   uint32    // the number of tokens before the position
 	point *point    // the point that ends at the position; nil: a block that its hash names ends there, or the chain begins
 }
 
-// after returns the line after a point or a block, as refer returned them, and whether the place is known.
-func (x *Index) after(p *point, at spot) (line, bool) {
+// after returns the position after a point or a block, as refer returned them, and whether the position is known.
+func (x *Index) after(p *point, at spot) (position, bool) {
 	switch {
 	case at != 0:
-		return line{at: at, end: x.blocks.end(at) * x.size}, true
+		return position{at: at, end: x.blocks.end(at) * x.size}, true
 	case p != nil && p.end != 0:
-		return line{p.at, p.root, p.end, p}, true
+		return position{p.at, p.root, p.end, p}, true
 	}
-	return line{}, false
+	return position{}, false
 }
 
-// key returns the key that the line's next block follows.
-func (x *Index) key(l *line) block.Key {
-	if l.at != 0 {
-		return x.blocks.key(l.at)
+// key returns the key that the next block at the position follows.
+func (x *Index) key(pos *position) block.Key {
+	if pos.at != 0 {
+		return x.blocks.key(pos.at)
 	}
-	return l.root
+	return pos.root
 }
 
-// step is the part of a chain that some tokens add after a line (a position in the chain): the keys of whole blocks,
-// and the tokens after the last whole block.
+// step is the part of a chain that some tokens add after a position: the keys of whole blocks, and the tokens after the
+// last whole block.
 type step struct {
 	keys     []block.Key
 	tail     []block.Token
@@ -185,11 +185,11 @@ type step struct {
 	end      uint32 // the number of tokens of the chain up to the end of the step
 }
 
-// next computes the step over some tokens after a line. features have offsets from the chain's first token. The step is
-// valid until the next call of next.
-func (x *Index) next(l *line, tokens []block.Token, features []block.Feature) step {
-	s, start := step{end: l.end + uint32(len(tokens))}, l.end
-	if p := l.point; p != nil && len(p.tail()) > 0 {
+// next computes the step over some tokens after a position. features have offsets from the chain's first token. The
+// step is valid until the next call of next.
+func (x *Index) next(pos *position, tokens []block.Token, features []block.Feature) step {
+	s, start := step{end: pos.end + uint32(len(tokens))}, pos.end
+	if p := pos.point; p != nil && len(p.tail()) > 0 {
 		x.scratch.tokens = append(append(x.scratch.tokens[:0], p.tail()...), tokens...)
 		tokens = x.scratch.tokens
 		start -= uint32(len(p.tail()))
@@ -198,7 +198,7 @@ func (x *Index) next(l *line, tokens []block.Token, features []block.Feature) st
 			features = x.scratch.features
 		}
 	}
-	s.keys = x.hasher.Append(x.scratch.keys[:0], x.key(l), int(start), tokens, features)
+	s.keys = x.hasher.Append(x.scratch.keys[:0], x.key(pos), int(start), tokens, features)
 	x.scratch.keys = s.keys
 	if s.tail = tokens[len(s.keys)*int(x.size):]; len(s.tail) > 0 {
 		s.features = features
@@ -207,8 +207,9 @@ func (x *Index) next(l *line, tokens []block.Token, features []block.Feature) st
 }
 
 // agrees reports whether an announcement gives a hash the same place as before. The parameters p and at are the point
-// and the block that the hash means, as refer returned them. The line and the step are the place in the announcement.
-func (x *Index) agrees(p *point, at spot, l *line, s *step) bool {
+// and the block that the hash means, as refer returned them. The position and the step are the place in the
+// announcement.
+func (x *Index) agrees(p *point, at spot, pos *position, s *step) bool {
 	var tail []block.Token
 	root, end := block.Key(0), uint32(0)
 	if p != nil {
@@ -222,7 +223,7 @@ func (x *Index) agrees(p *point, at spot, l *line, s *step) bool {
 	if n := len(s.keys); n > 0 {
 		return x.blocks.key(at) == s.keys[n-1]
 	}
-	return at == l.at && (at != 0 || root == l.root)
+	return at == pos.at && (at != 0 || root == pos.root)
 }
 
 // add returns a new point of a holder. The point has no place yet, and waits for nothing.
@@ -249,21 +250,21 @@ func (x *Index) pair(h *holder, hash uint64, at spot) *point {
 	return p
 }
 
-// resolve gives a point its place in the chain. The point's engine block begins at the line, and its tokens are the
+// resolve gives a point its place in the chain. The point's engine block begins at the position, and its tokens are the
 // step.
-func (x *Index) resolve(h *holder, p *point, l *line, s *step) {
+func (x *Index) resolve(h *holder, p *point, pos *position, s *step) {
 	x.stopWaiting(h, p)
-	p.start, p.end, p.at, p.root = l.end, s.end, l.at, l.root
+	p.start, p.end, p.at, p.root = pos.end, s.end, pos.at, pos.root
 	switch {
-	case l.point != nil:
-		p.parent = l.point
+	case pos.point != nil:
+		p.parent = pos.point
 		p.parent.kids++
-	case l.at != 0:
-		p.under = l.at
+	case pos.at != 0:
+		p.under = pos.at
 		x.pinOf(h, p.under).anchored++
 	}
 	if len(s.keys) > 0 {
-		p.at = x.extend(h, l.at, s.keys)
+		p.at = x.extend(h, pos.at, s.keys)
 	}
 	if len(s.tail) > 0 {
 		p.rest = &rest{tail: slices.Clone(s.tail)}
@@ -448,19 +449,19 @@ func (x *Index) release(h *holder, at spot) {
 }
 
 // disown drops the meaning that a hash has for a holder, because the hash names another place now. The old point or
-// block is kept as a parent while it has children. The line l is the position before the new place: disown does not
-// free the point or the block there, because the caller needs it.
-func (x *Index) disown(h *holder, p *point, at spot, l *line) {
+// block is kept as a parent while it has children. The new place begins at the position: disown does not free the point
+// or the block before the position, because the caller needs it.
+func (x *Index) disown(h *holder, p *point, at spot, pos *position) {
 	x.counts.Conflicts++
 	switch {
-	case l.point != nil:
-		l.point.kids++
-		defer func() { l.point.kids-- }()
-	case l.at != 0:
-		x.pinOf(h, l.at).anchored++
+	case pos.point != nil:
+		pos.point.kids++
+		defer func() { pos.point.kids-- }()
+	case pos.at != 0:
+		x.pinOf(h, pos.at).anchored++
 		defer func() {
-			h.pins.get(l.at).anchored--
-			x.unpin(h, l.at)
+			h.pins.get(pos.at).anchored--
+			x.unpin(h, pos.at)
 		}()
 	}
 	if at != 0 {

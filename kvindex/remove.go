@@ -294,7 +294,7 @@ func (x *Index) sweep(c *change) {
 		if s == nil || !b.changes(s, c) || !x.roomToPaint(&room, i) {
 			continue
 		}
-		if c.h.leaving && s.extent>>beganShift == uint32(c.h.id)+1 {
+		if c.h.leaving && s.extent>>ownerShift == uint32(c.h.id)+1 {
 			atomic.StoreUint32(&s.extent, s.extent&strandLength) // a strand that stays is charged to no holder
 		}
 		version := s.version
@@ -368,7 +368,7 @@ func (x *Index) Forget(id fleet.Holder) {
 	x.setView(id, nil) // from here on no reader sees it
 	h.leaving = true
 	x.dropPoints(h)
-	if h.claims > 0 || h.begun > 0 {
+	if h.claims > 0 || h.owned > 0 {
 		x.sweep(&change{h: h, drop: state{allBits, allBits}})
 	}
 	x.blocks.holders[id] = nil

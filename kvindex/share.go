@@ -61,21 +61,21 @@ func (x *Index) share(h *holder) float64 {
 // count as exceeding it.
 func (x *Index) compareShares() {
 	b := &x.blocks
-	var claims, begun, extra int64
+	var claims, owned, extra int64
 	for _, h := range x.blocks.holders {
 		if h != nil {
-			claims, begun, extra = claims+h.claims, begun+h.begun, extra+h.extra
+			claims, owned, extra = claims+h.claims, owned+h.owned, extra+h.extra
 			h.worker.weight = 0
 		}
 	}
 	each := func(bytes, n int64) float64 { return float64(bytes) / float64(max(n, 1)) }
-	aStrand := each(b.strands.Bytes()+b.heads.Bytes(), begun)
+	aStrand := each(b.strands.Bytes()+b.heads.Bytes(), owned)
 	aClaim := each(b.bytes()-b.strands.Bytes()-b.heads.Bytes(), claims)
 	anExtra := each(x.blocks.extraBytes, extra)
 	most := 0.0
 	for _, h := range x.blocks.holders {
 		if h != nil {
-			h.weight = aClaim*float64(h.claims) + aStrand*float64(h.begun) + anExtra*float64(h.extra)
+			h.weight = aClaim*float64(h.claims) + aStrand*float64(h.owned) + anExtra*float64(h.extra)
 			h.worker.weight += h.weight
 			most = max(most, h.worker.weight)
 		}

@@ -93,14 +93,14 @@ func inOrder(features []block.Feature) []block.Feature {
 	return features
 }
 
-// announcement is a Stored that is being applied. In this file, a line is a position in a chain, a strand is a run of
-// blocks in the index, and a spot is the place of a block on its strand. A claim says on which tiers and in which
-// groups a holder has a block. A point is a record of an engine block that a claim cannot express.
+// announcement is a Stored that is being applied. In this file, a strand is a run of blocks in the index, and a spot is
+// the place of a block on its strand. A claim says on which tiers and in which groups a holder has a block. A point is
+// a record of an engine block that a claim cannot express.
 type announcement struct {
 	*Stored
 	holder   *holder
 	group    uint8
-	aligned  bool      // the tokens show the position of each hash
+	aligned  bool      // the tokens show the place of each hash
 	root     block.Key // the key before the chain's first block, if the run begins a chain
 	copies   bool      // if a block is there already, the announcement adds a copy
 	from, to int       // the range of hashes that is applied next; to is exclusive
@@ -190,14 +190,14 @@ func (x *Index) announced(h *holder, hash uint64, tier block.Tier, group uint8) 
 // or len(Hashes) if the rest is impossible.
 func (x *Index) apply(a *announcement) int {
 	h := a.holder
-	l, placed := line{root: a.root}, !a.HasParent && !a.RootUnknown
+	pos, placed := position{root: a.root}, !a.HasParent && !a.RootUnknown
 	parent, hasParent := a.parent()
 	if hasParent {
-		l, placed = x.after(x.refer(h, parent))
+		pos, placed = x.after(x.refer(h, parent))
 	}
 	for i := a.from; i < a.to; i++ {
-		if placed && a.aligned && l.point == nil && a.BlockSize == int(x.size) {
-			if i += x.applyRun(a, i, &l); i == a.to {
+		if placed && a.aligned && pos.point == nil && a.BlockSize == int(x.size) {
+			if i += x.applyRun(a, i, &pos); i == a.to {
 				break
 			}
 			if i > a.from {
@@ -205,7 +205,7 @@ func (x *Index) apply(a *announcement) int {
 			}
 		}
 		ok := false
-		if l, placed, ok = x.applyOne(a, i, l, placed, parent, hasParent); !ok {
+		if pos, placed, ok = x.applyOne(a, i, pos, placed, parent, hasParent); !ok {
 			x.refuse(h, 1<<a.Tier)
 			return len(a.Hashes)
 		}
@@ -215,28 +215,28 @@ func (x *Index) apply(a *announcement) int {
 }
 
 // applyRun applies blocks of the index's size from the i-th on, until it finds a block that its hash cannot name. It
-// moves the line, the position in the chain, to the end of these blocks, and returns their number.
-func (x *Index) applyRun(a *announcement, i int, l *line) (done int) {
+// moves the position to the end of these blocks, and returns their number.
+func (x *Index) applyRun(a *announcement, i int, pos *position) (done int) {
 	h, size := a.holder, int(x.size)
-	n := min(a.to-i, MaxChain/size-int(l.end)/size)
+	n := min(a.to-i, MaxChain/size-int(pos.end)/size)
 	if n <= 0 {
 		return 0
 	}
-	keys := x.next(l, a.Tokens[i*size:(i+n)*size], absolute(a.within(i, i+n), int(l.end)-i*size)).keys
-	return x.placeKeys(h, l, a.Hashes[i:i+n], keys, placeBit(a.Tier, a.group), a.copies)
+	keys := x.next(pos, a.Tokens[i*size:(i+n)*size], absolute(a.within(i, i+n), int(pos.end)-i*size)).keys
+	return x.placeKeys(h, pos, a.Hashes[i:i+n], keys, placeBit(a.Tier, a.group), a.copies)
 }
 
-// placeKeys notes that a holder has the blocks of keys on the tier and in the group of bit. The blocks follow the line,
-// a position in a chain. placeKeys ends at the first block that its hash cannot name. It moves the line to the end of
-// the blocks before, and returns their number.
-func (x *Index) placeKeys(h *holder, l *line, hashes []uint64, keys []block.Key, bit uint64, copies bool) (done int) {
+// placeKeys notes that a holder has the blocks of keys on the tier and in the group of bit. The blocks begin at the
+// position. placeKeys ends at the first block that its hash cannot name. It moves the position to the end of the blocks
+// before, and returns their number.
+func (x *Index) placeKeys(h *holder, pos *position, hashes []uint64, keys []block.Key, bit uint64, copies bool) (done int) {
 	b, tick := &x.blocks, x.tick()
 	for done < len(keys) {
 		rest, end := keys[done:], uint32(0)
-		at, n := b.follow(l.at, rest)
+		at, n := b.follow(pos.at, rest)
 		if n == 0 {
-			end = b.grow(h, l.at, rest, tick).strand()
-			at, n = b.follow(l.at, rest)
+			end = b.grow(h, pos.at, rest, tick).strand()
+			at, n = b.follow(pos.at, rest)
 		}
 		ok := x.nameable(h, at, hashes[done:done+n])
 		if ok > 0 {
@@ -251,7 +251,7 @@ func (x *Index) placeKeys(h *holder, l *line, hashes []uint64, keys []block.Key,
 			}
 			x.scratch.spots = again
 			x.rouse(h, hashes[done:done+ok])
-			l.at, l.end = at+spot(ok)-1, l.end+uint32(ok)*x.size
+			pos.at, pos.end = at+spot(ok)-1, pos.end+uint32(ok)*x.size
 			done += ok
 		}
 		if ok < n {
@@ -318,8 +318,8 @@ func (x *Index) move(h *holder, hash uint64, p *point, at spot, bit uint64) *poi
 }
 
 // applyOne applies the announcement of one block of any kind: of any size, and with or without tokens. It returns the
-// position in the chain after the block, and whether this position is known. ok is false if the block is impossible.
-func (x *Index) applyOne(a *announcement, i int, l line, placed bool, parent uint64, hasParent bool) (after line, known, ok bool) {
+// position after the block, and whether this position is known. ok is false if the block is impossible.
+func (x *Index) applyOne(a *announcement, i int, pos position, placed bool, parent uint64, hasParent bool) (after position, known, ok bool) {
 	h, hash := a.holder, a.Hashes[i]
 	r := record{tier: a.Tier, group: a.group, size: a.size()}
 	p, at := x.refer(h, hash)
@@ -330,7 +330,7 @@ func (x *Index) applyOne(a *announcement, i int, l line, placed bool, parent uin
 		var w waiting
 		if a.aligned {
 			if hasParent && (p == nil || !p.wait.hasParent) && x.circular(h, hash, parent) {
-				return l, false, false
+				return pos, false, false
 			}
 			w = waiting{parent: parent, hasParent: hasParent, tokens: a.Tokens[i*a.BlockSize : (i+1)*a.BlockSize], features: x.relative(a, i)}
 		}
@@ -338,18 +338,18 @@ func (x *Index) applyOne(a *announcement, i int, l line, placed bool, parent uin
 			p = x.add(h, hash)
 		}
 		x.wait(h, p, &w)
-	case int(l.end)+a.BlockSize > MaxChain:
-		return l, false, false
+	case int(pos.end)+a.BlockSize > MaxChain:
+		return pos, false, false
 	default:
-		s := x.next(&l, a.Tokens[i*a.BlockSize:(i+1)*a.BlockSize], absolute(x.relative(a, i), int(l.end)))
-		if resolved && x.agrees(p, at, &l, &s) {
+		s := x.next(&pos, a.Tokens[i*a.BlockSize:(i+1)*a.BlockSize], absolute(x.relative(a, i), int(pos.end)))
+		if resolved && x.agrees(p, at, &pos, &s) {
 			break
 		}
 		if resolved {
-			if p != nil && p == l.point || at != 0 && at == l.at && l.point == nil {
-				return l, false, false // a block cannot be its own parent
+			if p != nil && p == pos.point || at != 0 && at == pos.at && pos.point == nil {
+				return pos, false, false // a block cannot be its own parent
 			}
-			x.disown(h, p, at, &l)
+			x.disown(h, p, at, &pos)
 			p, at = nil, 0
 		}
 		if p == nil {
@@ -357,7 +357,7 @@ func (x *Index) applyOne(a *announcement, i int, l line, placed bool, parent uin
 		} else if k := p.find(r.tier, r.group); k >= 0 {
 			p.records[k].shrink(r.size) // arrive computes from the size which tokens the record covers
 		}
-		p, at = x.arrive(h, p, &l, &s)
+		p, at = x.arrive(h, p, &pos, &s)
 	}
 	x.announce(h, hash, p, at, r, a.copies)
 	after, known = x.after(p, at)

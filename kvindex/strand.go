@@ -16,7 +16,7 @@ import (
 type strand struct {
 	version uint32 // odd while the strand changes
 	parent  uint32 // the parent strand; 0: the strand begins a chain
-	extent  uint32 // the number of blocks in the lower 16 bits; above them the mark of a holder, see blocks.begin
+	extent  uint32 // the number of blocks in the lower 16 bits; above them the owner, see blocks.own
 	used    uint32 // the time of the last store or match, see Index.tick
 	depth   uint32 // the number of blocks of the chain before the strand's first block
 	child   uint32 // the first child strand; 0: none
@@ -33,12 +33,12 @@ const (
 	// longer, their keys and hashes would be moved too often.
 	fullStrand   = 256
 	strandLength = 1<<16 - 1              // the bits of strand.extent that have the number of blocks, and so the longest strand
-	beganShift   = 16                     // the place of the holder's mark in strand.extent
-	mostBegan    = 1<<(32-beganShift) - 1 // holders from this id on have no mark
+	ownerShift   = 16                     // the place of the owner in strand.extent
+	mostOwners   = 1<<(32-ownerShift) - 1 // holders from this id on own no strands
 )
 
-// turn is called at the beginning and at the end of a change of a strand: the version is odd between the two calls.
-func (s *strand) turn() { atomic.StoreUint32(&s.version, s.version+1) }
+// flip is called at the beginning and at the end of a change of a strand: the version is odd between the two calls.
+func (s *strand) flip() { atomic.StoreUint32(&s.version, s.version+1) }
 
 // length returns the number of blocks. 0 means that the strand is free or new.
 func (s *strand) length() uint32 { return atomic.LoadUint32(&s.extent) & strandLength }

@@ -139,7 +139,7 @@ func (x *Index) wake(h *holder) bool {
 		top := len(h.woken) - 1
 		hash := h.woken[top]
 		x.blocks.steps++
-		l, known := x.after(x.refer(h, hash))
+		pos, known := x.after(x.refer(h, hash))
 		waiters := h.waiters.get(hash)
 		if !known || waiters == nil {
 			h.woken = h.woken[:top]
@@ -147,13 +147,13 @@ func (x *Index) wake(h *holder) bool {
 		}
 		p := waiters.first
 		n := need{hashes: 1, tokens: len(p.wait.tokens), size: max(len(p.wait.tokens), 1)}
-		calls := x.coversOfAll(p, uint32(n.tokens), l.end+uint32(n.tokens))
+		calls := x.coversOfAll(p, uint32(n.tokens), pos.end+uint32(n.tokens))
 		if calls > x.mostWoken() {
 			x.dropWaiting(h, p)
 			x.refuse(h, 0)
 			continue
 		}
-		n.bytes = x.coverNeed(x.pending(&l)+calls) + featuresBytes(p.wait.features) + l.point.featuresBytes()
+		n.bytes = x.coverNeed(x.pending(&pos)+calls) + featuresBytes(p.wait.features) + pos.point.featuresBytes()
 		if !x.roomy(n, false) {
 			// An eviction may drop any of these points: look them up again after it.
 			if !x.makeRoom(h, n) {
@@ -163,12 +163,12 @@ func (x *Index) wake(h *holder) bool {
 			continue
 		}
 		w := p.wait
-		if int(l.end)+len(w.tokens) > MaxChain {
+		if int(pos.end)+len(w.tokens) > MaxChain {
 			x.dropWaiting(h, p)
 			continue
 		}
-		s := x.next(&l, w.tokens, absolute(w.features, int(l.end)))
-		x.arrive(h, p, &l, &s)
+		s := x.next(&pos, w.tokens, absolute(w.features, int(pos.end)))
+		x.arrive(h, p, &pos, &s)
 	}
 	for _, at := range h.bare {
 		if x.blocks.there(at) {
@@ -179,36 +179,36 @@ func (x *Index) wake(h *holder) bool {
 	return true
 }
 
-// arrive gives a point its place: the line is the position where the point begins, and the step leads over its tokens.
-// If the point is a block of the index's size and its hash can name this block, a claim on the block replaces the
-// point. arrive returns the point and the block that the hash means now.
-func (x *Index) arrive(h *holder, p *point, l *line, s *step) (*point, spot) {
+// arrive gives a point its place: the point begins at the position, and the step leads over its tokens. If the point is
+// a block of the index's size and its hash can name this block, a claim on the block replaces the point. arrive returns
+// the point and the block that the hash means now.
+func (x *Index) arrive(h *holder, p *point, pos *position, s *step) (*point, spot) {
 	other := func(r record) bool { return r.size != 0 && r.size != x.size }
-	if l.point != nil || s.end-l.end != x.size || slices.ContainsFunc(p.records, other) {
-		x.resolve(h, p, l, s)
+	if pos.point != nil || s.end-pos.end != x.size || slices.ContainsFunc(p.records, other) {
+		x.resolve(h, p, pos, s)
 		return p, 0
 	}
 	delete(h.byHash.entries, p.hash) // a hash of a point cannot name a block
-	if x.placeKeys(h, l, []uint64{p.hash}, s.keys, 0, false) == 0 {
+	if x.placeKeys(h, pos, []uint64{p.hash}, s.keys, 0, false) == 0 {
 		h.byHash.put(p.hash, p)
-		x.resolve(h, p, l, s)
+		x.resolve(h, p, pos, s)
 		return p, 0
 	}
 	h.byHash.put(p.hash, p)
 	x.leave(h, p)
 	x.stopWaiting(h, p)
 	if len(p.records) == 0 {
-		h.bare = append(h.bare, l.at)
+		h.bare = append(h.bare, pos.at)
 	}
 	twin := (*point)(nil)
 	for _, r := range p.records {
 		bit := placeBit(r.tier, r.group)
-		if x.blocks.paintOne(l.at, change{h: h, add: state{named: bit}}); r.count > 1 {
-			twin = x.move(h, p.hash, twin, l.at, bit)
+		if x.blocks.paintOne(pos.at, change{h: h, add: state{named: bit}}); r.count > 1 {
+			twin = x.move(h, p.hash, twin, pos.at, bit)
 			twin.records[len(twin.records)-1].count = r.count
 		}
 	}
-	return twin, l.at
+	return twin, pos.at
 }
 
 // absolute returns features with start added to their offsets. The given offsets count from a token of the chain, and
