@@ -167,9 +167,9 @@ func (s *promptStore) key(keys []block.Key) []byte {
 
 // learnedPrompt is one entry that a store learned from a decision.
 type learnedPrompt struct {
-	by  *placement.Store
-	key []byte            // the bytes under which the store keeps the prompt
-	did placement.Learned // what the store added, so that Unlearn removes no older entry
+	by      *placement.Store
+	key     []byte            // the bytes under which the store keeps the prompt
+	receipt placement.Receipt // what the store added, so that Unlearn removes no older entry
 }
 
 // learn notes in s that the prompt of d is sent to d's holder. keys are the keys of the prompt's blocks.
@@ -182,7 +182,7 @@ func (d *Decision) learn(s *promptStore, keys []block.Key) {
 // that a store had before d stay.
 func (d *Decision) unlearn() {
 	for _, l := range d.learned {
-		l.by.Unlearn(placement.First, d.Holder, l.key, l.did)
+		l.by.Unlearn(placement.First, d.Holder, l.key, l.receipt)
 	}
 	d.forgetLearned()
 }
@@ -226,7 +226,7 @@ func (r *Router) expect(d *Decision) {
 // appendText appends to p.keys the keys of the text's whole blocks, for a prompt whose tokens are not known. No event
 // confirms such keys.
 func (p *Prepared) appendText(h *block.Hasher, scope block.Scope, text []byte) {
-	p.keys, p.text = placement.AppendText(p.keys, h, scope, text, p.text)
+	p.keys, p.text = placement.AppendTextKeys(p.keys, h, scope, text, p.text)
 }
 
 // dropPolicies drops the stores of policies that are not among the present ones. present has the policies by name.

@@ -44,12 +44,12 @@ func newBlocks(c Config) *blocks {
 	return &blocks{Store: New(c)}
 }
 
-func (x *blocks) Learn(h fleet.Holder, keys []block.Key, now int64) Learned {
+func (x *blocks) Learn(h fleet.Holder, keys []block.Key, now int64) Receipt {
 	return x.Store.Learn(First, h, BlockBytes(keys), now)
 }
 
-func (x *blocks) Unlearn(h fleet.Holder, keys []block.Key, l Learned) {
-	x.Store.Unlearn(First, h, BlockBytes(keys), l)
+func (x *blocks) Unlearn(h fleet.Holder, keys []block.Key, r Receipt) {
+	x.Store.Unlearn(First, h, BlockBytes(keys), r)
 }
 
 // Match appends the match of each holder, in the order of the holders' numbers.

@@ -49,20 +49,20 @@ func (s *Store) compactNodes(used int) {
 func (s *Store) compactLinks(used int) {
 	links := make([]link, 1, 2*used)
 	for i := range s.holders {
-		who, last := &s.holders[i], uint32(0)
-		for l := who.oldest; l != 0; l = s.links[l].newer {
+		list, last := &s.holders[i], uint32(0)
+		for l := list.oldest; l != 0; l = s.links[l].newer {
 			id, x := uint32(len(links)), s.links[l]
 			at, _ := s.find(x.node, fleet.Holder(i))
 			s.nodes[x.node].holds[at].link = id
 			links = append(links, link{node: x.node, older: last, at: x.at})
 			if last == 0 {
-				who.oldest = id
+				list.oldest = id
 			} else {
 				links[last].newer = id
 			}
 			last = id
 		}
-		who.newest = last
+		list.newest = last
 	}
 	s.links, s.freeLinks = links, nil
 }

@@ -25,7 +25,7 @@ func (s *Store) fit() {
 }
 
 // weight returns the memory that a holder's placements would take if no other holder had the same runs.
-func weight(who *holder) int64 { return who.bytes + int64(who.links)*(nodeBytes+linkBytes) }
+func weight(list *holder) int64 { return list.bytes + int64(list.links)*(nodeBytes+linkBytes) }
 
 // drop drops the holder's least recently used run. If most is above 0 and WholeRuns is not set, it drops only this
 // number of bytes, rounded up to whole pages, from the end of the run. But if there is no memory for the cut, it drops
@@ -65,8 +65,8 @@ func (s *Store) displace(h fleet.Holder, most int64) bool {
 
 // shrink evicts until the holder has at most target bytes of keys. mu is held.
 func (s *Store) shrink(h fleet.Holder, target int64) {
-	for who := &s.holders[h]; who.bytes > target; {
-		s.displace(h, who.bytes-target)
+	for list := &s.holders[h]; list.bytes > target; {
+		s.displace(h, list.bytes-target)
 	}
 }
 
@@ -116,7 +116,7 @@ func (s *Store) expire(now int64) (more bool) {
 // drop, and n is the number of dropped placements. mu is held.
 func (s *Store) expireOf(h fleet.Holder, now int64, most int) (n int) {
 	ended := s.ended(now)
-	for who := &s.holders[h]; n < most && who.oldest != 0 && s.links[who.oldest].at <= ended; n++ {
+	for list := &s.holders[h]; n < most && list.oldest != 0 && s.links[list.oldest].at <= ended; n++ {
 		s.drop(h, 0)
 	}
 	return n
@@ -131,26 +131,26 @@ func (s *Store) trim() (more bool) {
 	}
 	left := s.config.Step
 	for ; s.next < len(s.holders); s.next++ {
-		who := &s.holders[s.next]
-		who.trimming = who.trimming || who.bytes > limit
-		for who.trimming {
-			if who.bytes <= target {
-				who.trimming = false
+		list := &s.holders[s.next]
+		list.trimming = list.trimming || list.bytes > limit
+		for list.trimming {
+			if list.bytes <= target {
+				list.trimming = false
 				break
 			}
-			most := who.bytes - target
+			most := list.bytes - target
 			if s.config.Step > 0 {
 				if left <= 0 {
 					return true
 				}
 				most = min(most, int64(left)*int64(s.unit))
 			}
-			before := who.bytes
+			before := list.bytes
 			s.displace(fleet.Holder(s.next), most)
 			if s.config.WholeRuns {
 				left--
 			} else {
-				left -= int(before-who.bytes) / s.unit
+				left -= int(before-list.bytes) / s.unit
 			}
 		}
 	}

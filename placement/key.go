@@ -53,11 +53,11 @@ const textRoot block.Key = 0x7761726d74657874 // "warmtext"
 // textChunk is how many bytes of text are turned into tokens at a time, rounded to whole blocks.
 const textChunk = 16 << 10
 
-// AppendText appends to dst the keys of a text's whole blocks in a scope, for a prompt whose token ids are not known.
-// Each BytesPerToken bytes of the text stand for a token, and the keys are made as for tokens. With such keys the
-// router can only find out where it sent the same text before, as llm-d's approximate prefix plugin does. No event
+// AppendTextKeys appends to dst the keys of a text's whole blocks in a scope, for a prompt whose token ids are not
+// known. Each BytesPerToken bytes of the text stand for a token, and the keys are made as for tokens. With such keys
+// the router can only find out where it sent the same text before, as llm-d's approximate prefix plugin does. No event
 // confirms such keys. scratch is memory for the call; the second result is scratch for the next call.
-func AppendText(dst []block.Key, h *block.Hasher, scope block.Scope, text []byte, scratch []block.Token) ([]block.Key, []block.Token) {
+func AppendTextKeys(dst []block.Key, h *block.Hasher, scope block.Scope, text []byte, scratch []block.Token) ([]block.Key, []block.Token) {
 	parent := h.Root(scope) ^ textRoot
 	chunk := max(textChunk/(BytesPerToken*h.Size()), 1) * h.Size() // tokens
 	for start := 0; len(text) >= BytesPerToken*h.Size(); start += chunk {

@@ -25,39 +25,39 @@ type link struct {
 // the call, and before is the placement's stamp before the call.
 func (s *Store) touch(id uint32, h fleet.Holder) (had bool, before int64) {
 	at, has := s.find(id, h)
-	who := &s.holders[h]
+	list := &s.holders[h]
 	if !has {
-		l := s.link(h, id, who.newest, s.now)
+		l := s.link(h, id, list.newest, s.now)
 		n := &s.nodes[id]
 		n.holds = slices.Insert(n.holds, at, hold{h, l})
-		who.bytes += int64(len(n.text))
+		list.bytes += int64(len(n.text))
 		s.held += int64(len(n.text))
 		return false, 0
 	}
 	l := s.nodes[id].holds[at].link
 	before = s.links[l].at
 	s.links[l].at = s.now
-	if l != who.newest {
-		s.take(who, l)
-		s.place(who, l, who.newest)
+	if l != list.newest {
+		s.take(list, l)
+		s.place(list, l, list.newest)
 	}
 	return true, before
 }
 
 // age gives a placement an earlier stamp, and moves the placement to the right position in the holder's list.
 func (s *Store) age(h fleet.Holder, l uint32, at int64) {
-	who := &s.holders[h]
-	s.take(who, l)
+	list := &s.holders[h]
+	s.take(list, l)
 	s.links[l].at = at
-	older := who.newest
+	older := list.newest
 	for older != 0 && s.links[older].at > at {
 		older = s.links[older].older
 	}
 	if older == 0 {
-		s.placeOldest(who, l)
+		s.placeOldest(list, l)
 		return
 	}
-	s.place(who, l, older)
+	s.place(list, l, older)
 }
 
 // link returns the id of a new placement of the holder in node id. The placement comes directly after older in the
@@ -72,61 +72,61 @@ func (s *Store) link(h fleet.Holder, id, older uint32, at int64) uint32 {
 		l = uint32(len(s.links) - 1)
 	}
 	s.links[l].node, s.links[l].at = id, at
-	who := &s.holders[h]
-	s.place(who, l, older)
-	who.links++
+	list := &s.holders[h]
+	s.place(list, l, older)
+	list.links++
 	s.used += linkBytes
 	return l
 }
 
 // unlink frees a placement.
-func (s *Store) unlink(who *holder, l uint32) {
-	s.take(who, l)
+func (s *Store) unlink(list *holder, l uint32) {
+	s.take(list, l)
 	s.links[l] = link{}
 	s.freeLinks = append(s.freeLinks, l)
-	who.links--
+	list.links--
 	s.used -= linkBytes
 }
 
 // place inserts l directly after older, on the newer side. older is 0 if the list is empty.
-func (s *Store) place(who *holder, l, older uint32) {
+func (s *Store) place(list *holder, l, older uint32) {
 	x := &s.links[l]
 	x.older, x.newer = older, 0
 	if older == 0 {
-		who.newest, who.oldest = l, l
+		list.newest, list.oldest = l, l
 		return
 	}
 	x.newer = s.links[older].newer
 	s.links[older].newer = l
 	if x.newer == 0 {
-		who.newest = l
+		list.newest = l
 	} else {
 		s.links[x.newer].older = l
 	}
 }
 
 // placeOldest inserts l at the old end of the list.
-func (s *Store) placeOldest(who *holder, l uint32) {
+func (s *Store) placeOldest(list *holder, l uint32) {
 	x := &s.links[l]
-	x.older, x.newer = 0, who.oldest
-	if who.oldest == 0 {
-		who.newest = l
+	x.older, x.newer = 0, list.oldest
+	if list.oldest == 0 {
+		list.newest = l
 	} else {
-		s.links[who.oldest].older = l
+		s.links[list.oldest].older = l
 	}
-	who.oldest = l
+	list.oldest = l
 }
 
 // take removes l from the list.
-func (s *Store) take(who *holder, l uint32) {
+func (s *Store) take(list *holder, l uint32) {
 	x := s.links[l]
 	if x.newer == 0 {
-		who.newest = x.older
+		list.newest = x.older
 	} else {
 		s.links[x.newer].older = x.older
 	}
 	if x.older == 0 {
-		who.oldest = x.newer
+		list.oldest = x.newer
 	} else {
 		s.links[x.older].newer = x.newer
 	}

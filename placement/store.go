@@ -131,8 +131,8 @@ func (s *Store) Uproot(root Root) bool {
 	return true
 }
 
-// Learned records the changes of one call of [Store.Learn], for [Store.Unlearn].
-type Learned struct {
+// Receipt records the changes of one call of [Store.Learn], so that [Store.Unlearn] can undo them.
+type Receipt struct {
 	known  int   // bytes of the key that the holder had before
 	at     int64 // the stamp of this use
 	before int64 // the stamp that the last of these known runs had before
@@ -141,23 +141,23 @@ type Learned struct {
 // Learn records that a prompt with this key was sent to the holder at now, in Unix nanoseconds. All runs of the key
 // become the holder's most recent runs. Learn leaves out an incomplete page at the end of the key, and the part of the
 // key beyond a quarter of Config.Bytes. It copies the key.
-func (s *Store) Learn(root Root, h fleet.Holder, key []byte, now int64) (l Learned) {
+func (s *Store) Learn(root Root, h fleet.Holder, key []byte, now int64) (r Receipt) {
 	if key = s.whole(key); len(key) == 0 || h >= maxHolders {
-		return Learned{}
+		return Receipt{}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, ok := s.roots[root]; !ok {
-		return Learned{}
+		return Receipt{}
 	}
 	now = s.clock(now)
 	s.now = max(s.now+1, now) // each use has a stamp of its own, by which Unlearn finds it
-	l.at = s.now
+	r.at = s.now
 	s.admit(h)
 	s.expireOf(h, now, stretch) // otherwise an expired run would get this use's stamp, and Unlearn would leave it
 	for at := s.grow(s.roots[root], key); len(s.nodes[at].text) > 0; at = s.nodes[at].parent {
-		if had, before := s.touch(at, h); had && l.known == 0 {
-			l.known, l.before = s.nodes[at].end, before
+		if had, before := s.touch(at, h); had && r.known == 0 {
+			r.known, r.before = s.nodes[at].end, before
 		}
 	}
 	s.fit()
@@ -172,7 +172,7 @@ func (s *Store) Learn(root Root, h fleet.Holder, key []byte, now int64) (l Learn
 		}
 	}
 	s.compact()
-	return l
+	return r
 }
 
 // setBack is the least step back in time that counts as a clock that was set back. Smaller steps back are normal,
@@ -199,7 +199,7 @@ func (s *Store) whole(key []byte) []byte {
 }
 
 // Unlearn undoes a call of Learn whose prompt was not sent. Runs that were used again afterwards stay.
-func (s *Store) Unlearn(root Root, h fleet.Holder, key []byte, l Learned) {
+func (s *Store) Unlearn(root Root, h fleet.Holder, key []byte, r Receipt) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at, ok := s.roots[root]
@@ -213,11 +213,11 @@ func (s *Store) Unlearn(root Root, h fleet.Holder, key []byte, l Learned) {
 			return
 		}
 		x := s.nodes[id].holds[at].link
-		if s.links[x].at != l.at || s.continued(x, l.at) {
+		if s.links[x].at != r.at || s.continued(x, r.at) {
 			return
 		}
-		if s.nodes[id].end <= l.known {
-			s.age(h, x, l.before)
+		if s.nodes[id].end <= r.known {
+			s.age(h, x, r.before)
 			return
 		}
 		s.leave(h, id)

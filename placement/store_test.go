@@ -96,20 +96,20 @@ func check(t interface{ Fatalf(string, ...any) }, tree *Store) {
 		t.Fatalf("%d bytes are used, the store counts %d; there are %d nodes, the store counts %d", used, tree.used, nodes, tree.Stats().Runs)
 	}
 	for i := range tree.holders {
-		who := &tree.holders[i]
-		if who.bytes != bytes[i] {
-			t.Fatalf("holder %d has %d bytes of text, the store counts %d", i, bytes[i], who.bytes)
+		list := &tree.holders[i]
+		if list.bytes != bytes[i] {
+			t.Fatalf("holder %d has %d bytes of text, the store counts %d", i, bytes[i], list.bytes)
 		}
 		rank, last, count := map[uint32]int{}, uint32(0), 0
-		for l := who.newest; l != 0; l = tree.links[l].older {
+		for l := list.newest; l != 0; l = tree.links[l].older {
 			if tree.links[l].newer != last || last != 0 && tree.links[l].at > tree.links[last].at {
 				t.Fatalf("holder %d's list of links is broken at link %d", i, l)
 			}
 			count++
 			rank[tree.links[l].node], last = count, l
 		}
-		if last != who.oldest || count != who.links {
-			t.Fatalf("holder %d's list ends at link %d after %d links, want link %d after %d links", i, last, count, who.oldest, who.links)
+		if last != list.oldest || count != list.links {
+			t.Fatalf("holder %d's list ends at link %d after %d links, want link %d after %d links", i, last, count, list.oldest, list.links)
 		}
 		for id := range rank {
 			if p := tree.nodes[id].parent; len(tree.nodes[p].text) > 0 && rank[p] > rank[id] {

@@ -163,14 +163,14 @@ func (s *Store) find(id uint32, h fleet.Holder) (int, bool) {
 
 // leave removes a holder from a node. If it was the last holder, leave also removes the node.
 func (s *Store) leave(h fleet.Holder, id uint32) {
-	n, who := &s.nodes[id], &s.holders[h]
+	n, list := &s.nodes[id], &s.holders[h]
 	at, has := s.find(id, h)
 	if !has {
 		panic("bug: a holder's list has a node that the holder is not in")
 	}
-	s.unlink(who, n.holds[at].link)
+	s.unlink(list, n.holds[at].link)
 	n.holds = slices.Delete(n.holds, at, at+1)
-	who.bytes -= int64(len(n.text))
+	list.bytes -= int64(len(n.text))
 	s.held -= int64(len(n.text))
 	if len(n.holds) > 0 {
 		return

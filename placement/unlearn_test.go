@@ -94,7 +94,7 @@ func TestRequestsOfOneMomentAreUnlearnedInOrder(t *testing.T) {
 		type sent struct {
 			h    fleet.Holder
 			keys []block.Key
-			l    Learned
+			r    Receipt
 		}
 		for seed := range uint64(200) {
 			r := rand.New(rand.NewPCG(seed, 11))
@@ -108,7 +108,7 @@ func TestRequestsOfOneMomentAreUnlearnedInOrder(t *testing.T) {
 					under = append(under, sent{h, keys, x.Learn(h, keys, now)})
 				case k < 7 && len(under) > 0:
 					i := r.IntN(len(under))
-					x.Unlearn(under[i].h, under[i].keys, under[i].l)
+					x.Unlearn(under[i].h, under[i].keys, under[i].r)
 					under = append(under[:i], under[i+1:]...)
 				case r.IntN(20) == 0:
 					x.Forget(h)
