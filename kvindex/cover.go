@@ -51,9 +51,9 @@ func (x *Index) contribute(h *holder, p *point, r record, add bool) {
 	}
 }
 
-// mostThrough returns how many blocks the list rest.through of a point may have. A record of the point covers a part of
-// each of these blocks. A partial block of 16 tokens ends with up to 15 points: so an announcement of all of them
-// covers at most 15,360 parts. The holder has no claim on the blocks that no list has room for.
+// mostThrough returns the greatest length of rest.through: how many blocks of the index one point may help to complete.
+// Up to 15 points end inside a block of 16 tokens, so one announcement changes at most 15 × 1,024 parts. The holder has
+// no claim on further blocks.
 func (x *Index) mostThrough() int { return int(max(16, 16384/x.size)) }
 
 // through handles the first block of the index that the point p completes. Points before p may end within this block:

@@ -35,7 +35,7 @@ var (
 	// ErrExceptions means that some of a holder's engine hashes do not name single blocks of the index's size, or name
 	// other blocks for other holders, or that the holder announced more than MaxGroups cache groups. Only the holder's
 	// events can announce its blocks.
-	ErrExceptions = errors.New("some of the holder's engine hashes do not name one block each as those of others do: learn it from its events")
+	ErrExceptions = errors.New("some engine blocks of the holder cannot be dumped (another block size, or a hash that names another block at another holder): replay its events instead")
 )
 
 // Dump calls emit with all blocks of one holder, parents before children. Waiting blocks are left out. If the holder
@@ -178,7 +178,7 @@ func (x *Index) Load(id fleet.Holder, r *Held) error {
 		if has {
 			var known bool
 			if pos, known = x.after(x.refer(h, parent)); !known || pos.point != nil || int(pos.end) != (r.Depth+len(r.Keys)-len(keys))*int(x.size) {
-				return fmt.Errorf("load blocks of holder %d at depth %d: what is before them is not there", id, r.Depth)
+				return fmt.Errorf("load blocks of holder %d at depth %d: the parent block is missing: load the runs in the order of the dump", id, r.Depth)
 			}
 		}
 		done := x.placeKeys(h, &pos, hashes[:n], keys[:n], bit, true)

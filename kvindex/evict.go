@@ -63,9 +63,10 @@ func (x *Index) evict(h *holder, room func(ample bool) bool) bool {
 // evictSome reports whether it evicted anything. If fair is true, it evicts only blocks whose holders all exceed their
 // shares.
 //
-// If nearly all strands have holders below their shares, a fair call looks at many strands and evicts little. x.debt is
-// the number of these looks above looksPerBlock × (evicted blocks + sampled). While there is a debt, each fair call
-// looks at no more than looksPerBlock strands, and reduces the debt by this number.
+// If nearly all strands have holders below their shares, a fair call looks at many strands and evicts little. The
+// allowance of a fair call is looksPerBlock × (evicted blocks + sampled) strands. x.debt is the number of strands that
+// a fair call looked at beyond its allowance. While there is a debt, each fair call looks at no more than looksPerBlock
+// strands, and reduces the debt by this number.
 func (x *Index) evictSome(fair bool) bool {
 	b := &x.blocks
 	did := x.evictPartial(fair)

@@ -151,7 +151,7 @@ type Index struct {
 	workers      map[workerKey]*worker
 	counts       Stats         // the counters of Stats
 	hand         uint32        // where evictSome continues
-	debt         int           // looks of evictSome at strands for which no evicted block paid; at most 0: no debt
+	debt         int           // how many strands fair calls of evictSome looked at beyond their allowance, see there; 0 or less: none
 	clock        atomic.Uint32 // the number of calls of Store and Load so far: the unit of a strand's age
 	matchers     sync.Pool     // pool of *matcher
 	slack        need          // room that was measured and is not used yet: not every announcement measures room

@@ -1,7 +1,7 @@
 // Package memory is the storage of the index. It allocates a few large pieces, mostly without pointers: the garbage
 // collector has little to scan, and each byte can be counted.
 //
-//   - [Table] maps a hash of 64 bits to a number.
+//   - [Table] maps a 64-bit key to a number. It stores 33 bits of the key's hash, so the caller checks each result.
 //   - [Arena] allocates elements of one type by index.
 //   - [List] is a list of words that never change, in Go's heap. [Lists] counts the memory of lists.
 //   - [Log] appends pairs of words to runs, and moves runs when much of the log is garbage.

@@ -6,9 +6,9 @@ import (
 	"unsafe"
 )
 
-// Table maps keys of 64 bits to values from 1 to 2^48-1. It stores 33 bits of a key's hash and not the key. So
-// [Table.Find] may return a value of another key, and the caller must check it. An entry takes some 19 bytes, including
-// free room.
+// Table maps a 64-bit key to a number from 1 to 2^48-1. It stores 33 bits of the key's hash, and not the key.
+// [Table.Find] may return the value of another key, so the caller checks each result. An entry takes some 19 bytes,
+// including free room.
 //
 // An entry is in the bucket that its hash chooses, or in the next bucket that has room, and stays there. A bucket is
 // one cache line. The table has 256 segments of buckets. Each segment grows and shrinks alone, into new memory: a
