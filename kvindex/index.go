@@ -172,9 +172,6 @@ func New(h *block.Hasher, cfg Config) *Index {
 	return x
 }
 
-// Size returns the block size in tokens.
-func (x *Index) Size() int { return int(x.size) }
-
 // mostStretch is how many blocks a writer changes before it lets others in between.
 const mostStretch = 256
 

@@ -304,7 +304,7 @@ func TestStatsCountBlocksAndHashes(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	five, ok := x.Holder(5)
-	if !ok || five.Blocks != [block.NumTiers]int64{10} || !five.Provable || !five.Whole || len(five.Groups) != 2 || five.Groups[1].Window != 64 {
+	if !ok || five.Blocks != [block.NumTiers]int64{10} || !five.Whole || len(five.Groups) != 2 || five.Groups[1].Window != 64 {
 		t.Errorf("%+v", five)
 	}
 	if _, ok := x.Holder(3); ok {

@@ -452,7 +452,6 @@ func (x *Index) release(h *holder, at spot) {
 // block is kept as a parent while it has children. The new place begins at the position: disown does not free the point
 // or the block before the position, because the caller needs it.
 func (x *Index) disown(h *holder, p *point, at spot, pos *position) {
-	x.counts.Conflicts++
 	switch {
 	case pos.point != nil:
 		pos.point.kids++

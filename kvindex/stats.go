@@ -17,9 +17,8 @@ type Stats struct {
 	Budget      int64 // Config.Bytes
 
 	Evictions      int64 // blocks evicted to keep within the budget, since the beginning
-	WaitingDropped int64 // waiting blocks dropped because they exceeded Config.MaxWaiting or Config.WaitingBytes
+	WaitingDropped int64 // waiting blocks dropped because they exceeded Config.MaxWaiting or Config.WaitingBytes; tests read it
 	Refused        int64 // announcements and blocks that the index did not take: see HolderStats.Refused
-	Conflicts      int64 // engine hashes that an announcement gave to another block than before
 	UnknownRemoved int64 // removals of blocks that the holder was not known to have
 	Forgotten      int64 // holders forgotten
 	Steps          int64 // elements that operations looked at: see the package comment
@@ -35,10 +34,6 @@ type HolderStats struct {
 	Hashes  int64                 // engine hashes that the index knows of the holder, waiting ones included
 	Waiting int64                 // the part of Hashes that waits for a parent or a place
 	Groups  []GroupStats
-	// Provable is false if a cache group is neither full attention nor a sliding window nor state space, if it has a
-	// sliding window of unknown width, or if the holder announced more than MaxGroups groups. The blocks of such a
-	// group prove no prefix, so Match.Blocks is always 0.
-	Provable bool
 	// Refused counts announcements and blocks that the index did not take from the holder since the holder was last
 	// forgotten. They are impossible, belong to a group beyond MaxGroups, do not fit in an empty index, or need room
 	// from another holder's fair share.
@@ -95,7 +90,7 @@ func (x *Index) Holder(id fleet.Holder) (HolderStats, bool) {
 func (x *Index) describe(h *holder) HolderStats {
 	s := HolderStats{
 		Holder: h.id, Blocks: h.blocks, Evicted: h.evicted, Hashes: h.hashes(), Waiting: h.waiting,
-		Provable: !x.view(h.id).unknown, Refused: h.refused, UnknownRemoved: h.unknown, Whole: h.broken == 0,
+		Refused: h.refused, UnknownRemoved: h.unknown, Whole: h.broken == 0,
 	}
 	s.Groups = slices.Grow(s.Groups, len(h.groups))
 	for i := range h.groups {
