@@ -224,8 +224,6 @@ type change struct {
 	add, drop state // the bits that are added and the bits that are removed
 }
 
-const allBits = 1<<64 - 1
-
 // apply returns a claim after a change.
 func (b *blocks) apply(c *change, old claim) claim {
 	st := b.sets.state(old)
@@ -351,18 +349,6 @@ func (b *blocks) count(h *holder, from, to claim, n int64) {
 	}
 	b.memberships += n * (one(now != 0) - one(old != 0))
 }
-
-func one(yes bool) int64 {
-	if yes {
-		return 1
-	}
-	return 0
-}
-
-// anyGroup has, for each group, the lowest of the group's four bits in state: the bit of the first tier.
-const anyGroup = 0x0111111111111111
-
-func placeBit(tier block.Tier, group uint8) uint64 { return 1 << (4*uint64(group) + uint64(tier)) }
 
 // use notes the time at which a strand was used. Readers call use, too.
 func (s *strand) use(tick uint32) {

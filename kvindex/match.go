@@ -1,7 +1,6 @@
 package kvindex
 
 import (
-	"math/bits"
 	"slices"
 	"sync/atomic"
 
@@ -360,21 +359,6 @@ func (v *view) usable(own []heldRun, size uint32, tiers *[block.NumTiers]uint32)
 	return length
 }
 
-// anywhere returns the groups that have a block on some tier, as bits of the first tier.
-func anywhere(mask uint64) uint64 { return (mask | mask>>1 | mask>>2 | mask>>3) & anyGroup }
-
-// slowest returns the tier that limits a block: each group reads the block from its fastest tier, and slowest returns
-// the slowest of these tiers. If no group has the block, it returns the first tier.
-func slowest(mask uint64) uint8 {
-	all, some := anywhere(mask), uint64(0)
-	for tier := range uint8(block.NumTiers) {
-		if some |= mask >> tier & anyGroup; some == all {
-			return tier
-		}
-	}
-	return 0
-}
-
 // allows reports whether all groups allow a match of the given number of tokens. The last fresh blocks of the match are
 // on one tier, and mask has a bit for each group that has the last block there. allows adds this block to inRow, which
 // counts for each group the blocks without a gap up to here.
@@ -389,20 +373,4 @@ func (v *view) allows(mask uint64, fresh uint32, tokens uint64, inRow *[MaxGroup
 		ok = ok && inRow[g] >= min(l.window, fresh) && tokens%l.unit == 0
 	}
 	return ok
-}
-
-// tiersOf returns a bit for each tier on which some group has the block.
-func tiersOf(held uint64) (tiers uint8) {
-	for t := range block.NumTiers {
-		if held&(anyGroup<<t) != 0 {
-			tiers |= 1 << t
-		}
-	}
-	return tiers
-}
-
-// placeOf returns the tier and the group of a bit in state.
-func placeOf(bit uint64) (block.Tier, uint8) {
-	i := bits.TrailingZeros64(bit)
-	return block.Tier(i % 4), uint8(i / 4)
 }

@@ -45,15 +45,6 @@ func (p *point) tail() []block.Token {
 	return p.rest.tail
 }
 
-// featuresBytes returns the memory of the multimodal items in the tail. A point that ends later in the same block of
-// the index has a copy of each item.
-func (p *point) featuresBytes() int64 {
-	if p == nil || p.rest == nil {
-		return 0
-	}
-	return featuresBytes(p.rest.features)
-}
-
 // record is the announcement of a point's engine block on one tier in one group.
 type record struct {
 	tier  block.Tier
@@ -125,14 +116,6 @@ const (
 
 func (r *rest) bytes() int64 {
 	return restBytes + 4*int64(len(r.tail)) + featuresBytes(r.features) + 8*int64(cap(r.through))
-}
-
-// featuresBytes returns the memory of features.
-func featuresBytes(features []block.Feature) (n int64) {
-	for i := range features {
-		n += featureBytes + int64(len(features[i].ID))
-	}
-	return n
 }
 
 // refer returns what an engine hash means to a holder: a point, a block of the index that the hash names, or both. If

@@ -35,26 +35,6 @@ type storedSet struct {
 	refs   uint32 // the number of segments that refer to the set
 }
 
-// state says on which tiers and in which groups a holder has a block: four bits for each group, one for each tier.
-// Flags are above these bits.
-type state struct {
-	named   uint64 // the tiers and groups on which the block was announced under the engine hash that names it
-	covered uint64 // the tiers and groups on which points (records of other engine blocks) cover the block
-}
-
-const (
-	possession = 1<<(4*MaxGroups) - 1 // the bits of all tiers and groups
-	// known is a flag of state.named: for the holder, the block's engine hash names the block.
-	known = 1 << 60
-	// unnamed is a flag of state.named: the block is kept as a parent, but its hash means another block to the holder.
-	unnamed = 1 << 61
-	// pinned is a flag of state.covered, set only if covered has no other bit: points need the block, see holder.pins.
-	pinned = 1 << 60
-)
-
-// held returns the tiers and groups on which the holder has the block.
-func (s state) held() uint64 { return (s.named | s.covered) & possession }
-
 // claim is a holder's claim on a block, as the number of its state. 0 means that the holder has no claim.
 type claim uint32
 

@@ -1,9 +1,6 @@
 package kvindex
 
 import (
-	"cmp"
-	"slices"
-
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 )
@@ -83,16 +80,6 @@ func (s *announcement) impossible() bool {
 	return false
 }
 
-// inOrder returns features ordered by offset.
-func inOrder(features []block.Feature) []block.Feature {
-	byOffset := func(f, g block.Feature) int { return cmp.Compare(f.Offset, g.Offset) }
-	if !slices.IsSortedFunc(features, byOffset) {
-		features = slices.Clone(features)
-		slices.SortStableFunc(features, byOffset)
-	}
-	return features
-}
-
 // announcement is a Stored that is being applied. In this file, a strand is a run of blocks in the index, and a spot is
 // the place of a block on its strand. A claim says on which tiers and in which groups a holder has a block. A point is
 // a record of an engine block that a claim cannot express.
@@ -119,12 +106,6 @@ func (a *announcement) need(size uint32) need {
 	return n
 }
 
-// copiesOfItems returns how many points may have a copy of a multimodal item: those that end in the item's block of the
-// index, and a waiting point.
-func (a *announcement) copiesOfItems(size uint32) int64 {
-	return 2 + min(int64(a.to-a.from), int64(size)/max(int64(a.BlockSize), 1))
-}
-
 // size returns the number of tokens of each engine block, as a record has it. 0: not known.
 func (a *announcement) size() uint32 { return uint32(min(max(a.BlockSize, 0), MaxChain)) }
 
@@ -134,18 +115,6 @@ func (a *announcement) parent() (hash uint64, has bool) {
 		return a.Hashes[a.from-1], true
 	}
 	return a.Parent, a.HasParent
-}
-
-// within returns the features that start in the blocks from lo to hi (exclusive).
-func (a *announcement) within(lo, hi int) []block.Feature {
-	at := func(i int) int {
-		n, _ := slices.BinarySearchFunc(a.features, i*a.BlockSize, func(f block.Feature, offset int) int { return cmp.Compare(f.Offset, offset) })
-		return n
-	}
-	if len(a.features) == 0 {
-		return nil
-	}
-	return a.features[at(lo):at(hi)]
 }
 
 // judge decides whether the announcement adds copies of blocks that are there already. It returns false if the index
@@ -384,9 +353,4 @@ func (x *Index) announce(h *holder, hash uint64, p *point, at spot, r record, co
 		}
 	}
 	x.note(h, p, r, copies)
-}
-
-// relative returns the features that start in the i-th block, with offsets relative to the block's first token.
-func (x *Index) relative(a *announcement, i int) []block.Feature {
-	return absolute(a.within(i, i+1), -i*a.BlockSize)
 }

@@ -211,19 +211,6 @@ func (x *Index) arrive(h *holder, p *point, pos *position, s *step) (*point, spo
 	return twin, pos.at
 }
 
-// absolute returns features with start added to their offsets. The given offsets count from a token of the chain, and
-// start is the number of tokens of the chain before this token. So the new offsets count from the chain's first token.
-func absolute(features []block.Feature, start int) []block.Feature {
-	if len(features) == 0 {
-		return nil
-	}
-	out := make([]block.Feature, len(features))
-	for i, f := range features {
-		out[i] = block.Feature{ID: f.ID, Offset: f.Offset + start}
-	}
-	return out
-}
-
 // boundWaiting drops waiting points while their number or their bytes exceed the limit: the oldest points of the holder
 // that has the most points, or the most bytes of points.
 func (x *Index) boundWaiting() {
