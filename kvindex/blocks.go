@@ -8,10 +8,9 @@ import (
 	"github.com/warmpath/warmpath/kvindex/internal/memory"
 )
 
-// blocks knows which holders have which blocks. A strand is a run of consecutive blocks, and a spot is the place of a
-// block on its strand. A claim says on which tiers and in which groups a holder has a block. A set has holders and
-// their claims, and a segment is a part of a strand whose blocks have the same set. Points record engine blocks that
-// claims cannot express. An engine hash names a block if it leads to the block in the table names.
+// blocks knows which holders have which blocks. A spot is a place on a strand (a run of blocks). A claim is what one
+// holder has of a block, a set has the claims of all holders, and a segment is a part of a strand with one set. A point
+// records what a claim cannot express. An engine hash names a block if it leads to the block in the table names.
 //
 // Writers hold Index.mu. Match reads heads, strands, segments and sets without a lock.
 type blocks struct {

@@ -47,8 +47,8 @@ func absolute(features []block.Feature, start int) []block.Feature {
 	return out
 }
 
-// copiesOfItems returns how many points may have a copy of a multimodal item: those that end in the item's block of the
-// index, and a waiting point.
+// copiesOfItems returns how many points (records of engine blocks) may have a copy of a multimodal item: those that end
+// in the item's block of the index, and a waiting point.
 func (a *announcement) copiesOfItems(size uint32) int64 {
 	return 2 + min(int64(a.to-a.from), int64(size)/max(int64(a.BlockSize), 1))
 }

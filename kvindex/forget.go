@@ -10,8 +10,8 @@ import (
 )
 
 // Forget drops all that is known of a holder. From the beginning of Forget on, readers do not see the holder. Forget
-// looks at every strand, and lets other writers in between. A call that adds blocks to the holder waits until Forget
-// has ended.
+// looks at every strand (a run of blocks), and lets other writers in between. A call that adds blocks to the holder
+// waits until Forget has ended.
 func (x *Index) Forget(id fleet.Holder) {
 	x.lock()
 	defer x.unlock()

@@ -172,11 +172,11 @@ func New(h *block.Hasher, cfg Config) *Index {
 	return x
 }
 
-// mostStretch is how many blocks a writer changes before it lets others in between.
+// mostStretch bounds a stretch: the blocks that a writer changes before it lets others in between.
 const mostStretch = 256
 
-// stretchTokens bounds a stretch (the blocks that a writer changes before it lets others in between) in tokens: one
-// block of the largest size. So a stretch needs no more room than some thousand blocks of 16 tokens.
+// stretchTokens bounds a stretch in tokens: one block of the largest size. So a stretch needs no more room than some
+// thousand blocks of 16 tokens.
 const stretchTokens = block.MaxSize
 
 // stretch returns how many blocks of size tokens a stretch may have. The index makes room for a whole stretch before it

@@ -9,7 +9,7 @@ import (
 )
 
 // trail is the path of a request through the strands (runs of consecutive blocks), and the sets of holders on this
-// path. A set has holders and their claims: a claim says on which tiers and in which groups a holder has some blocks.
+// path, each with its claim: the tiers and groups on which the holder has the blocks.
 type trail struct {
 	path  []visit
 	runs  []run

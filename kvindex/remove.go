@@ -114,8 +114,7 @@ func (b *blocks) knows(h *holder, set setID) bool {
 	return b.sets.state(b.sets.get(set, h.id)).named&(known|unnamed) != 0
 }
 
-// hasChild reports whether a holder knows a block that follows the block at a spot. A spot is the place of a block on
-// its strand.
+// hasChild reports whether a holder knows a block that follows the block at a spot (a place on a strand).
 func (b *blocks) hasChild(h *holder, at spot) bool {
 	s := b.strands.At(at.strand())
 	return at.offset()+1 < s.length() && b.knows(h, b.setAt(at+1)) || b.childless(h, at, 1) == 0

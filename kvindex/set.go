@@ -10,9 +10,8 @@ import (
 )
 
 // setID names a set of holders, each with its claim: the tiers and groups on which the holder has some blocks. Each
-// segment (a part of a strand, which is a run of blocks) refers to the set of the holders that have its blocks. 0 is
-// the empty set. If the highest bit is set, the id contains the only holder and its claim; else the id is the index of
-// a [storedSet].
+// segment (a part of a run of blocks) refers to the set of the holders that have its blocks. 0 is the empty set. If the
+// highest bit is set, the id contains the only holder and its claim; else the id is the index of a [storedSet].
 //
 // A set does not change while a strand refers to it. Equal sets have the same id.
 type setID uint32

@@ -80,9 +80,8 @@ func (s *announcement) impossible() bool {
 	return false
 }
 
-// announcement is a Stored that is being applied. In this file, a strand is a run of blocks in the index, and a spot is
-// the place of a block on its strand. A claim says on which tiers and in which groups a holder has a block. A point is
-// a record of an engine block that a claim cannot express.
+// announcement is a Stored that is being applied. A strand is a run of blocks in the index, and a spot is a place on
+// it. An announced block becomes a holder's claim on a spot, or a point if a claim cannot express it.
 type announcement struct {
 	*Stored
 	holder   *holder
