@@ -2,6 +2,7 @@ package placement
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -375,6 +376,19 @@ func TestWhatMakesNoSenseDoesNoHarm(t *testing.T) {
 		evict(x.Store, 0)
 	}
 	want(t, x, prompt(1, 0, 3), 0, map[fleet.Holder]int{0: 3})
+}
+
+// Without a bound for limits, their number of bytes overflows.
+func TestHugeLimitsAreNoLimits(t *testing.T) {
+	for _, units := range []int64{math.MaxInt64, math.MaxInt64 / 2, 1 << 61} {
+		x := newBlocks(Config{HolderUnits: units, HolderTarget: units, Units: units, Interval: 1})
+		for _, now := range []int64{math.MinInt64, -1 << 40, 0, 1, 2} {
+			x.Learn(0, prompt(1, 0, 3), now)
+			evict(x.Store, now)
+		}
+		x.Shrink(units)
+		want(t, x, prompt(1, 0, 3), 2, map[fleet.Holder]int{0: 3})
+	}
 }
 
 // reference is a naive store. For each block of each holder it has the time of the last use. Each use of a prompt sets

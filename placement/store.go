@@ -44,8 +44,13 @@ type Config struct {
 	Step int
 }
 
+// mostUnits is a greater number of units than any memory holds. Limits above it count as mostUnits, so that no number of
+// bytes overflows.
+const mostUnits = 1 << 56
+
 func (c Config) withDefaults() Config {
-	c.Bytes, c.HolderUnits, c.Units, c.TTL = max(c.Bytes, 0), max(c.HolderUnits, 0), max(c.Units, 0), max(c.TTL, 0)
+	c.Bytes, c.TTL = max(c.Bytes, 0), max(c.TTL, 0)
+	c.HolderUnits, c.Units = min(max(c.HolderUnits, 0), mostUnits), min(max(c.Units, 0), mostUnits)
 	if c.Bytes == 0 && c.HolderUnits == 0 && c.Units == 0 {
 		c.Units = 1 << 20
 	}
@@ -182,8 +187,9 @@ const setBack = int64(time.Second)
 
 // clock turns now, the time of the caller's clock, into the store's time. If the caller's clock is set back, the
 // store's time goes on from the latest time. Otherwise all placements would count until the caller's clock has reached
-// that time again. mu is held.
+// that time again. A time before 1970 counts as 0. mu is held.
 func (s *Store) clock(now int64) int64 {
+	now = max(now, 0)
 	if now+s.skew.Load() < s.now-setBack {
 		s.skew.Store(s.now - now)
 	}
@@ -261,7 +267,7 @@ func (s *Store) forgetSome(h fleet.Holder) (more bool) {
 func (s *Store) Shrink(units int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.prune(units * int64(s.unit))
+	s.prune(min(max(units, 0), mostUnits) * int64(s.unit))
 }
 
 // Units returns how many units the holder has.
