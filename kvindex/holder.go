@@ -81,9 +81,13 @@ func (x *Index) holder(id fleet.Holder) *holder {
 	return x.blocks.holders[id]
 }
 
+// idBytes is the most memory that the arrays of holders and views take for each id up to the greatest one.
+const idBytes = 24
+
 // meet returns a holder, and adds it if it is new. It returns nil if the id is out of bounds.
 func (x *Index) meet(id fleet.Holder) *holder {
-	if id >= MaxHolders {
+	if id >= MaxHolders || int64(id)*idBytes > x.config.Bytes/4 {
+		x.counts.Refused++
 		return nil
 	}
 	for int(id) >= len(x.blocks.holders) {

@@ -404,3 +404,29 @@ func TestAnotherKindOfAGroupStaysWithinTheBudget(t *testing.T) {
 	l.x.Store(0, &kvindex.Stored{Attention: block.AttentionStateSpace})
 	l.check()
 }
+
+// The arrays of holders have an element for each id up to the greatest one.
+func TestAHolderWithALargeIDTakesNothingFromOthers(t *testing.T) {
+	h, err := block.NewHasher(block.XXH3, 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := kvindex.New(h, kvindex.Config{Bytes: 1 << 20})
+	r := rand.New(rand.NewPCG(1, 2))
+	own := randomChain(r, 64)
+	own.learn(x, 0)
+	for _, id := range []fleet.Holder{10_923, 70_000, kvindex.MaxHolders - 1, kvindex.MaxHolders, fleet.NoHolder} {
+		before := x.Stats()
+		randomChain(r, 64).learn(x, id)
+		if after := x.Stats(); after.Bytes != before.Bytes || after.Refused == before.Refused {
+			t.Errorf("holder %d: %d bytes, before %d; refused %d, before %d", id, after.Bytes, before.Bytes, after.Refused, before.Refused)
+		}
+	}
+	randomChain(r, 64).learn(x, 10_922)
+	if s := x.Stats(); s.Bytes > 1<<20 {
+		t.Errorf("%d bytes", s.Bytes)
+	}
+	if m := x.Match(own.keys, nil); len(m) != 1 || m[0].Blocks != 64 {
+		t.Errorf("holder 0 lost blocks: %v", m)
+	}
+}
