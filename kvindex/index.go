@@ -57,9 +57,9 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// MaxHolders bounds holder ids, because the index has arrays with one element for each id up to the greatest one. It
-// refuses events of ids from MaxHolders on, and of ids whose arrays would take more than a quarter of Config.Bytes: with
-// 1 MiB these are the ids from 10,923 on.
+// MaxHolders bounds holder ids, because the index has arrays with one element for each id up to the greatest one. The
+// index refuses events of ids from MaxHolders on, and of ids whose arrays would take more than a quarter of
+// Config.Bytes. With 1 MiB these are the ids from 10,923 on.
 const MaxHolders = 1 << 20
 
 // MaxGroups is how many cache groups one holder may announce. If a holder announces more, none of its blocks proves a

@@ -44,8 +44,8 @@ type Config struct {
 	Step int
 }
 
-// mostUnits is a greater number of units than any memory holds. Limits above it count as mostUnits, so that no number of
-// bytes overflows.
+// mostUnits is a greater number of units than any memory holds. Limits above it count as mostUnits, so that no number
+// of bytes overflows.
 const mostUnits = 1 << 56
 
 func (c Config) withDefaults() Config {
