@@ -279,7 +279,7 @@ func (r *Router) HolderStats(h fleet.Holder) (kvindex.HolderStats, bool) {
 	return x.index.Holder(h)
 }
 
-// BlockSize returns the tokens of a block in the index for h's events, or 0 if there is no index.
+// BlockSize returns the number of tokens of a block in the index for h's events, or 0 if there is no index.
 func (r *Router) BlockSize(h fleet.Holder) int {
 	x := r.of(h)
 	if x == nil {

@@ -20,7 +20,8 @@ type part struct {
 	n      uint32 // the number of records that cover this part
 }
 
-// from returns the first token of the chain that a record of the given size covers. The chain begins with token 0.
+// from returns the number of tokens of the chain before the first token that a record covers. size is the size of the
+// record, in tokens before the point's end. With size 0 the record covers all tokens from the point's start.
 func (p *point) from(size uint32) uint32 {
 	if size == 0 {
 		return p.start
@@ -129,8 +130,8 @@ func (x *Index) coversOfAll(p *point, tokens, end uint32) (n int) {
 // segment of the strand.
 const coverBytes = partsBytes + listStep*partBytes + 64
 
-// pending returns the number of records of the points that end within the block of the index that contains the
-// position. The point that completes this block makes each of these records cover a part of it.
+// pending counts the records of points that end in the unfinished block of the index in which the position lies. When a
+// later point completes this block, each counted record covers a part of it, which takes one call of cover.
 func (x *Index) pending(pos *position) (records int) {
 	for p := pos.point; p != nil && p.end > pos.end/x.size*x.size; p = p.parent {
 		x.blocks.steps++

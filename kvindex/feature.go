@@ -53,8 +53,8 @@ func (a *announcement) copiesOfItems(size uint32) int64 {
 	return 2 + min(int64(a.to-a.from), int64(size)/max(int64(a.BlockSize), 1))
 }
 
-// featuresBytes returns the memory of the multimodal items in the tail. A point that ends later in the same block of
-// the index has a copy of each item.
+// featuresBytes returns the memory of the multimodal items in the point's tail: the tokens between the last whole block
+// of the index and the point's end. A later point that ends in the same block of the index has a copy of each item.
 func (p *point) featuresBytes() int64 {
 	if p == nil || p.rest == nil {
 		return 0

@@ -83,9 +83,9 @@ func (x *Index) dropPoints(h *holder) {
 	h.byHash, h.waiters, h.pins, h.parts = lookup[uint64, *point]{}, lookup[uint64, *list]{}, lookup[spot, *pin]{}, lookup[cover, []part]{}
 }
 
-// dropAll drops the records that the parameter which selects, of all points of a holder. If pause is true, dropAll lets
-// other writers in between after some milliseconds, and reports false if the holder was forgotten meanwhile.
-func (x *Index) dropAll(h *holder, pause bool, which func(p *point, r *record) bool) bool {
+// dropAll drops each record r of each point p of a holder if drop(p, r) is true. If pause is true, dropAll lets other
+// writers in between every few milliseconds. It returns false if the holder was forgotten meanwhile.
+func (x *Index) dropAll(h *holder, pause bool, drop func(p *point, r *record) bool) bool {
 	var all []*point
 	for p := h.points.first; p != nil; p = p.links[ofHolder].next {
 		all = append(all, p)
@@ -93,7 +93,7 @@ func (x *Index) dropAll(h *holder, pause bool, which func(p *point, r *record) b
 	from := x.blocks.steps
 	for _, p := range slices.Backward(all) { // most children are newer than their parents, and go first
 		if x.blocks.steps++; len(p.records) > 0 { // a point without records is kept for its children, or was freed
-			x.dropRecords(h, p, func(r *record) bool { return which(p, r) })
+			x.dropRecords(h, p, func(r *record) bool { return drop(p, r) })
 		}
 		if pause && x.blocks.steps-from > pauseSteps {
 			if !x.yield(h) {
@@ -105,8 +105,9 @@ func (x *Index) dropAll(h *holder, pause bool, which func(p *point, r *record) b
 	return true
 }
 
-// sweep applies a change to all claims of the change's holder. It looks at every strand. If the holder is being
-// forgotten, sweep lets other writers in between. The changed sets of holders take memory: sweep makes room for them.
+// sweep applies a change to all claims of the change's holder. A claim says on which tiers and in which groups the
+// holder has a block. sweep looks at every strand. If the holder is being forgotten, sweep lets other writers in
+// between. The changed sets of holders take memory: sweep makes room for them.
 func (x *Index) sweep(c *change) {
 	b := &x.blocks
 	defer func() { x.slack = need{} }()
@@ -142,8 +143,9 @@ func (b *blocks) changes(s *strand, c *change) bool {
 	})
 }
 
-// roomToPaint makes room for a change of a holder's claims on a strand, and reports whether the strand is still there.
-// room is room that was measured and is not used yet.
+// roomToPaint makes room in the memory budget for a change of one holder's claims on strand i. It may evict strands,
+// and returns false if strand i is gone then. room is memory that an earlier call reserved and no change has used yet:
+// roomToPaint evicts only if room is too small.
 func (x *Index) roomToPaint(room *need, i uint32) bool {
 	b := &x.blocks
 	s := b.strands.At(i)
@@ -169,8 +171,9 @@ func (x *Index) roomToPaint(room *need, i uint32) bool {
 	return true
 }
 
-// dropBares drops all claims that dropBare would drop. It looks once at each strand with such blocks, and at the
-// strand's child strands before.
+// dropBares does for all blocks of a holder what dropBare does for one block. It drops the claim if the holder knows
+// the block by its hash, has it on no tier, and knows no block after it. dropBares looks once at each strand with such
+// claims. Child strands come before their parents, because a block stays while the holder knows a block after it.
 func (x *Index) dropBares(h *holder) {
 	b := &x.blocks
 	var bare []uint64 // depth and index of strands
@@ -211,16 +214,17 @@ func (x *Index) dropBaresOf(h *holder, i uint32) {
 		at := spotOf(i, k-1)
 		pin := h.pins.get(at)
 		if st.named&(known|unnamed) == 0 || st.named&possession != 0 || after || parents[k-1] || pin != nil && pin.anchored > 0 {
-			b.dropAll(h, i, k, hi)
+			b.dropNamed(h, i, k, hi)
 			hi, after = k-1, st.named&(known|unnamed) != 0
 		}
 	}
-	b.dropAll(h, i, 0, hi)
+	b.dropNamed(h, i, 0, hi)
 	b.trim(i)
 }
 
-// dropAll drops a holder's named claims on the blocks from lo to hi (exclusive) of a strand.
-func (b *blocks) dropAll(h *holder, i, lo, hi uint32) {
+// dropNamed drops the part state.named of a holder's state for the blocks from lo to hi (exclusive) of strand i: the
+// blocks that the engine announced under the hashes that name them. The part state.covered stays.
+func (b *blocks) dropNamed(h *holder, i, lo, hi uint32) {
 	if lo < hi {
 		b.paint(i, lo, hi, &change{h: h, drop: state{named: allBits}})
 	}

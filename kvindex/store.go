@@ -194,9 +194,11 @@ func (x *Index) applyRun(a *announcement, i int, pos *position) (done int) {
 	return x.placeKeys(h, pos, a.Hashes[i:i+n], keys, placeBit(a.Tier, a.group), a.copies)
 }
 
-// placeKeys notes that a holder has the blocks of keys on the tier and in the group of bit. The blocks begin at the
-// position. placeKeys ends at the first block that its hash cannot name. It moves the position to the end of the blocks
-// before, and returns their number.
+// placeKeys records that a holder has consecutive blocks on one tier and in one group. keys are the keys of the blocks.
+// bit stands for the tier and the group, see placeBit. The first block follows the position. An engine hash cannot name
+// a block if the block already has another hash, or if the hash already names another block or a point. placeKeys ends
+// before the first block that its hash cannot name. It moves the position to the end of the recorded blocks, and
+// returns their number.
 func (x *Index) placeKeys(h *holder, pos *position, hashes []uint64, keys []block.Key, bit uint64, copies bool) (done int) {
 	b, tick := &x.blocks, x.tick()
 	for done < len(keys) {

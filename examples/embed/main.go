@@ -85,7 +85,8 @@ func parse(model string, addresses []string) (workers []worker, err error) {
 		if u, err := url.Parse(part[0]); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 			return nil, fmt.Errorf("worker %q: write URL,EVENTS,REPLAY, such as http://gpu-1:8000,tcp://gpu-1:5557,tcp://gpu-1:5657", address)
 		}
-		// A program fills in what its workers report. The feed corrects the block size if the events show another one.
+		// The facts here are an example: a real program fills in what its workers report. If the events show another
+		// block size, the feed corrects the block size.
 		facts := fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: model}}, BlockSize: 16}
 		if part[1] != "" {
 			facts.Events = []fleet.EventSource{{Endpoint: part[1], Replay: part[2]}}

@@ -100,9 +100,9 @@ const maxKeys = 100_000
 // 8 s, and 20,000 lines "? a" take it 2 s. A list in brackets of a thousand workers has some 3,000 entries.
 const maxEntries = 10_000
 
-// tooMuch returns the first place that is nested too deep, or at which the file has more than maxKeys keys or
-// maxEntries entries, and the problem there. It returns nil if there is none. It uses tokens, because they show which
-// brackets, dashes and colons are a part of a text or of a comment.
+// tooMuch returns the first place that is nested too deep, at which the file has more than maxKeys keys, or at which a
+// value in brackets has more than maxEntries entries, and the problem there. It returns nil if there is none. It uses
+// tokens, because they show which brackets, dashes and colons are a part of a text or of a comment.
 func tooMuch(tokens token.Tokens) (*token.Position, string) {
 	open, line, keys, entries, explicit := 0, 0, 0, 0, 0
 	for _, t := range tokens {

@@ -258,11 +258,13 @@ func (e *evidence) oftenBettered(scope fleet.Scope, w *fleet.Worker) bool {
 	return e.conduct(scope, w).bettered.part >= betteredShare
 }
 
-// known reports whether the request is known to be at fault for a worker's useless answer of this verdict. All of these
-// conditions must hold:
-//   - at least 4 second opinions on answers of w with this verdict were useless, too, since the last good one: common
-//     refusals must not excuse a page of HTML;
-//   - each of the other workers has given enough answers, and w's share of useless answers is not far above its share;
+// known reports whether a useless answer of w with this verdict is the request's fault, so that no second opinion is
+// needed. All of these conditions must hold:
+//   - since the last good second opinion on an answer of w with this verdict, at least 4 second opinions were useless,
+//     too (the constant minAnswers). Each verdict has a count of its own: many confirmed refusals must not excuse a
+//     page of HTML;
+//   - each other worker has given at least 4 answers, and w's share of useless answers is similar to the share of each
+//     other worker (the constants similarFactor and similarMargin);
 //   - for w and for each other worker, fewer than 5 % of the second opinions were better (the constant betteredShare).
 //
 // For one answer in 16 (the constant sampled), known returns false although the conditions hold. The second opinion

@@ -1,6 +1,6 @@
 package jsonscan
 
-// Token is a kind of token of a text that Pieces reads.
+// Token is the kind of a token that Pieces reads.
 type Token uint8
 
 const (
@@ -46,7 +46,7 @@ type Pieces struct {
 	objects uint64 // bit d is set if the container at depth d is an object; from depth 64 on each counts as an array
 }
 
-// pieceState is the place in the text at which a piece begins.
+// pieceState says whether a piece begins outside of strings, in a string, or in a string after a backslash.
 type pieceState uint8
 
 const (

@@ -11,9 +11,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// tokensOf returns the tokens of text, which arrives in pieces of the given size, and the depth at the end. Each token
-// has a sign of its kind and its text. Parts of one string, and parts of one scalar, are joined, so that the result
-// does not depend on the size.
+// tokensOf splits text into pieces of the given size. It returns the tokens, and the depth at the end. A returned token
+// is the token's text after a prefix that names its kind, such as "key " or "scalar ". Brackets and commas have no
+// prefix. Parts of one string, and parts of one scalar, are joined, so that the result does not depend on the size.
 func tokensOf(text string, size int) (tokens []string, depth int) {
 	var p Pieces
 	unfinished := "" // the sign of the last token, if the token may go on

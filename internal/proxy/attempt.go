@@ -174,7 +174,8 @@ type Result struct {
 	Start, Sent, FirstByteAt, FirstTokenAt time.Time
 	// BytesDown is the number of body bytes written to the client.
 	BytesDown int64
-	// Reused means that the last connection was a kept-alive connection.
+	// Reused means that the attempt's last connection was a kept-alive connection. If a kept-alive connection is stale,
+	// the attempt uses a second, new connection, and Reused is false.
 	Reused bool
 }
 

@@ -21,10 +21,10 @@ type grant struct {
 	admission admission
 }
 
-// acquire books a call for f's question to the service or a worker. If all of them have reached their limits of calls,
-// a question for which a request waits stands in line. A question for which no request waits is held back until an
-// engine is calm: see workerState.calm. The admission is full if no call could be booked before ctx ended. It is also
-// full if the line was full, or all requests stopped waiting, and the question is not in the background.
+// acquire books a call to the service or a worker for f's question. If the service and all workers have reached their
+// limits of calls, the question waits: in line if a request waits for its answer, otherwise until an engine is calm
+// (see workerState.calm). The admission is full if no call could be booked before ctx ended. If the question is not in
+// the background, the admission is also full in two other cases: the line was full, or all requests stopped waiting.
 func (s *Source) acquire(ctx context.Context, f *flight) grant {
 	for {
 		if !s.flights.watched(f) {
