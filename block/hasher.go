@@ -17,8 +17,7 @@ type Token = uint32
 // this is equal for two blocks, the blocks have the same key. Otherwise they have the same key with probability 2^-64.
 type Key uint64
 
-// Scope says which requests may share cached blocks: if two scopes differ in any field, no block is shared. For Model
-// and the algorithm FNV1a, see [Hasher.Root].
+// Scope says which requests may share cached blocks: if two scopes differ in any field, no block is shared.
 type Scope struct {
 	Model string // the base model's name in the fleet
 	LoRA  string // adapter name; "" is the base model
@@ -92,13 +91,11 @@ func (h *Hasher) Algorithm() Algorithm { return h.algorithm }
 // Root returns the parent of a chain's first block. It is a hash of the scope's parts with their lengths, so that
 // different scopes have different roots.
 //
-// With FNV1a the model does not count, and without a LoRA name, a salt and an extra key the root is 0. So the keys are
-// those of other programs with this algorithm, which have one index for each model, as Warmpath has.
+// With FNV1a the root of the empty scope is 0. So the keys of the empty scope are those of other programs with this
+// algorithm. The router always gives the model, because some of its stores have the prompts of several models.
 func (h *Hasher) Root(s Scope) Key {
-	if h.algorithm == FNV1a {
-		if s.Model = ""; s == (Scope{}) {
-			return 0
-		}
+	if h.algorithm == FNV1a && s == (Scope{}) {
+		return 0
 	}
 	var b [64]byte
 	for i, part := range [...]string{s.Model, s.LoRA, s.Salt, s.Extra} {

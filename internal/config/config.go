@@ -123,9 +123,9 @@ type Routing struct {
 	// BlockSizes are the sizes of engine blocks in tokens by base model, as MODEL: TOKENS. They replace the sizes that
 	// probes and events report. They are for engines that report no size or a wrong size. By default there are none.
 	BlockSizes map[string]int `yaml:"block_sizes"`
-	// BlockKeys is the hash function for the keys of the router's own blocks. The default xxh3 takes a third of the time
-	// of fnv1a (chained FNV-1a). fnv1a is for an index that another program makes or reads. Both functions give the same
-	// routing.
+	// BlockKeys is the hash function for the keys of the router's own blocks. Both functions give the same routing. The
+	// default xxh3 takes a third of the time of fnv1a (chained FNV-1a). fnv1a is for comparisons with a program that
+	// computes such keys.
 	BlockKeys string `yaml:"block_keys"`
 	// MaxRequests is the number of simultaneous requests at which a holder counts as saturated. The default 0 is no
 	// limit, because engines have their own queues.
