@@ -152,7 +152,7 @@ func (x *Index) Load(id fleet.Holder, r *Held) error {
 	defer x.unlock()
 	h := x.meet(id)
 	if h == nil {
-		return fmt.Errorf("load blocks of holder %d: there are no more than %d", id, MaxHolders)
+		return fmt.Errorf("load blocks of holder %d: the index's budget has no room for so large an id, or for so many holders", id)
 	}
 	x.pass()
 	bit, one := uint64(0), record{tier: r.Tier, size: x.size}

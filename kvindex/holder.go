@@ -81,12 +81,21 @@ func (x *Index) holder(id fleet.Holder) *holder {
 	return x.blocks.holders[id]
 }
 
+// admits reports whether a holder with the id is known or may become known: see MaxHolders.
+func (x *Index) admits(id fleet.Holder) bool {
+	if int64(id) < int64(len(x.blocks.holders)) && x.blocks.holders[id] != nil {
+		return true
+	}
+	return id < MaxHolders && max(int64(id)*idBytes, int64(x.known)*holderBytes) <= x.config.Bytes/4
+}
+
 // idBytes is the most memory that the arrays of holders and views take for each id up to the greatest one.
 const idBytes = 24
 
-// meet returns a holder, and adds it if it is new. It returns nil if the id is out of bounds.
+// meet returns a holder, and adds it if it is new. It returns nil if the id is out of bounds, or if the known holders
+// take a quarter of the budget already.
 func (x *Index) meet(id fleet.Holder) *holder {
-	if id >= MaxHolders || int64(id)*idBytes > x.config.Bytes/4 {
+	if !x.admits(id) {
 		x.counts.Refused++
 		return nil
 	}

@@ -59,7 +59,8 @@ func (c Config) withDefaults() Config {
 
 // MaxHolders bounds holder ids, because the index has arrays with one element for each id up to the greatest one. The
 // index refuses events of ids from MaxHolders on, and of ids whose arrays would take more than a quarter of
-// Config.Bytes. With 1 MiB these are the ids from 10,923 on.
+// Config.Bytes. It also refuses events of further holders when the known ones take a quarter of Config.Bytes, even
+// without blocks. With 1 MiB these are the ids from 10,923 on, and more than 342 holders.
 const MaxHolders = 1 << 20
 
 // MaxGroups is how many cache groups one holder may announce. If a holder announces more, none of its blocks proves a

@@ -430,3 +430,24 @@ func TestAHolderWithALargeIDTakesNothingFromOthers(t *testing.T) {
 		t.Errorf("holder 0 lost blocks: %v", m)
 	}
 }
+
+func TestHoldersWithoutBlocksTakeAQuarterOfTheBudget(t *testing.T) {
+	h, err := block.NewHasher(block.XXH3, 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := kvindex.New(h, kvindex.Config{Bytes: 1 << 20})
+	own := randomChain(rand.New(rand.NewPCG(1, 2)), 64)
+	own.learn(x, 0)
+	for id := range fleet.Holder(5000) {
+		x.Store(1+id, &kvindex.Stored{})
+	}
+	if s := x.Stats(); s.Bytes > 1<<20 || s.Refused != 5000-341 {
+		t.Errorf("%d bytes, %d refused", s.Bytes, s.Refused)
+	}
+	x.Forget(5)
+	own.learn(x, 5) // there is room for one more holder
+	if m := x.Match(own.keys, nil); len(m) != 2 || m[0].Blocks != 64 || m[1].Blocks != 64 {
+		t.Errorf("%v", m)
+	}
+}

@@ -18,7 +18,7 @@ type Stats struct {
 
 	Evictions      int64 // blocks evicted to keep within the budget, since the beginning
 	WaitingDropped int64 // waiting blocks dropped because they exceeded Config.MaxWaiting or Config.WaitingBytes; tests read it
-	Refused        int64 // announcements and blocks that the index did not take: see HolderStats.Refused
+	Refused        int64 // announcements and blocks that the index did not take: see HolderStats.Refused and MaxHolders
 	UnknownRemoved int64 // removals of blocks that the holder was not known to have
 	Forgotten      int64 // holders forgotten
 	Steps          int64 // elements that operations looked at: see the package comment
