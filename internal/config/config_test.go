@@ -259,6 +259,11 @@ f:1:56: routing.block_sizes.a: 0 is outside 1..65536
 f:1:62: "x" is not a whole number
 f:1:78: routing.block_keys: "fnv" is none of xxh3, fnv1a
 f: correct these 5 problems and check again`},
+		{"the right key is there, too", "routing: {block_siz: 16, block_size: 99999}",
+			`f:1:11: unknown field routing.block_siz; did you mean routing.block_size?
+f:1:38: routing.block_size: 99999 is outside 0..65536
+f: correct these 2 problems and check again`},
+		{"a token in place of a section", "hub: hf_s3cret", `f:1:6: a value stands where keys with values are expected`},
 		{"a path in place of a model", "models: [/x]", `f:1:10: "/x" stands where a model is expected: a model is written as path: DIR, with name: NAME if there are several` + again},
 		{"a path in place of models", "models: /x", `f:1:9: "/x" stands where a list is expected: a line with - for each, such as - path: DIR`},
 		{"all is well beside it", "breaker: {delay: 5, failures: 2}", `f:1:18: "5" is not a duration such as 50ms, 2s or 1m30s`},

@@ -224,7 +224,8 @@ func (r *reader) fields(node ast.Node, v reflect.Value, s section) {
 		}
 		return
 	}
-	for _, e := range r.entries(m) {
+	entries := r.entries(m)
+	for _, e := range entries {
 		if r.ended {
 			return
 		}
@@ -242,7 +243,8 @@ func (r *reader) fields(node ast.Node, v reflect.Value, s section) {
 			}
 			outer := strings.TrimSuffix(strings.TrimSuffix(r.path, e.key), ".")
 			inside := fieldKeys(v.Type())
-			if meant := nearest(e.key, inside, max(slips(e.key), 1), whole); meant != "" {
+			meant := nearest(e.key, inside, max(slips(e.key), 1), whole)
+			if there := slices.ContainsFunc(entries, func(other entry) bool { return other.key == meant }); meant != "" && !there {
 				r.broken[strings.TrimPrefix(outer+"."+meant, ".")] = true // the key that was meant has no value now
 			}
 			section, known := index.ReplaceAllString(outer, ""), r.known
@@ -265,10 +267,11 @@ func (r *reader) noMapping(node ast.Node) string {
 	switch {
 	case scalar && strings.HasPrefix(r.path, "workers[") && strings.Contains(address, "://"):
 		return "a worker is written as url: " + address
-	case scalar && r.path == "admin": // the value may be a key
-		return "a value stands where keys with values are expected"
 	case scalar && strings.HasPrefix(r.path, "models["):
 		return found(node) + " where a model is expected: a model is written as path: DIR, with name: NAME if there are several"
+	}
+	if scalar && !strings.Contains(r.path, "[") { // the value may be a secret, as in admin: KEY and hub: TOKEN
+		return "a value stands where keys with values are expected"
 	}
 	return found(node) + " where keys with values are expected"
 }

@@ -95,38 +95,54 @@ const (
 // ten thousand workers and ten settings for each has 100,000 keys.
 const maxKeys = 100_000
 
-// maxEntries bounds the entries of one value in brackets, and the number of keys after a question mark, each of which
-// counts as ten entries. The parser's time grows with the square of these numbers: 100,000 entries of {a, a, …} take it
-// 8 s, and 20,000 lines "? a" take it 2 s. A list in brackets of a thousand workers has some 3,000 entries.
-const maxEntries = 10_000
+// maxBare bounds the keys without a value in mappings in brackets ({a, b}), and the keys after a question mark, each of
+// which counts as ten. No setting needs such a key. The parser's time grows with the square of their number in the
+// whole file: 100,000 keys of {a, a, …} take it 8 s, and 20,000 lines "? a" take it 2 s.
+const maxBare = 10_000
 
-// tooMuch returns the first place that is nested too deep, at which the file has more than maxKeys keys, or at which a
-// value in brackets has more than maxEntries entries, and the problem there. It returns nil if there is none. It uses
-// tokens, because they show which brackets, dashes and colons are a part of a text or of a comment.
+// bracket is an open bracket. valued says that the present entry of the mapping has a value.
+type bracket struct{ mapping, valued bool }
+
+// tooMuch returns the first place that is nested too deep, or at which the file has more than maxKeys keys or maxBare
+// keys without a value, and the problem there. It returns nil if there is none. It uses tokens, because they show which
+// brackets, dashes and colons are a part of a text or of a comment.
 func tooMuch(tokens token.Tokens) (*token.Position, string) {
-	open, line, keys, entries, explicit := 0, 0, 0, 0, 0
+	var brackets []bracket                               // the open ones
+	line, keys, bare, last := 0, 0, 0, token.UnknownType // last is the type of the last token
 	for _, t := range tokens {
 		first := t.Position.Line != line
 		line = t.Position.Line
+		top := bracket{}
+		if len(brackets) > 0 {
+			top = brackets[len(brackets)-1]
+		}
 		switch t.Type {
 		case token.CommentType:
 			continue
 		case token.SequenceStartType, token.MappingStartType:
-			if open++; open == 1 {
-				entries = 0
-			}
+			brackets = append(brackets, bracket{mapping: t.Type == token.MappingStartType})
 		case token.SequenceEndType, token.MappingEndType:
-			open = max(open-1, 0)
+			if top.mapping && !top.valued && last != token.MappingStartType {
+				bare++
+			}
+			brackets = brackets[:max(len(brackets)-1, 0)]
 		case token.SequenceEntryType:
 			first = true // after a dash, a deeper level begins on the same line
 		case token.MappingKeyType:
 			first = true // and also after a question mark
-			explicit += 10
+			bare += 10
 		case token.CollectEntryType:
-			entries++
+			if top.mapping && !top.valued {
+				bare++
+			}
+			if len(brackets) > 0 {
+				brackets[len(brackets)-1].valued = false
+			}
 		case token.MappingValueType:
-			if open == 0 {
+			if len(brackets) == 0 {
 				keys++
+			} else {
+				brackets[len(brackets)-1].valued = true
 			}
 		case token.TagType, token.AnchorType:
 			keys++
@@ -134,11 +150,12 @@ func tooMuch(tokens token.Tokens) (*token.Position, string) {
 		if keys > maxKeys {
 			return t.Position, fmt.Sprintf("the file has more than %d keys, tags and anchors: start from `warmpath config sample`", maxKeys)
 		}
-		if max(entries, explicit) > maxEntries {
-			return t.Position, fmt.Sprintf("a value in brackets has more than %d entries, or the file has more than %d keys after a "+
-				"question mark: write each key and each list entry on a line of its own", maxEntries, maxEntries/10)
+		last = t.Type
+		if bare > maxBare {
+			return t.Position, fmt.Sprintf("the file has more than %d keys without a value in braces, or more than %d keys after a "+
+				"question mark: give each key a value, as in KEY: VALUE", maxBare, maxBare/10)
 		}
-		if open > maxBrackets || open == 0 && first && t.Position.Column > maxIndent {
+		if len(brackets) > maxBrackets || len(brackets) == 0 && first && t.Position.Column > maxIndent {
 			return t.Position, fmt.Sprintf("the values are nested too deep: at most %d brackets, and %d columns of indent",
 				maxBrackets, maxIndent)
 		}
