@@ -125,7 +125,11 @@ func (r *reader) policy(cfg *Config, node ast.Node, p Policy) (Policy, bool) {
 		}
 	}
 	kind, ok := warmpath.PolicyKinds().Find(p.Type)
-	if !ok {
+	switch {
+	case !ok && p.Type == "":
+		r.mistake(typed, fmt.Sprintf("%s has no type: write type: NAME beside its parameters. NAME is one of %s", r.path, strings.Join(kindNames(), ", ")))
+		return p, false
+	case !ok:
 		r.mistake(typed, fmt.Sprintf("%s.type: %q is none of %s%s", r.path, p.Type, strings.Join(kindNames(), ", "), Meant(p.Type, kindNames())))
 		return p, false
 	}

@@ -81,6 +81,7 @@ func TestPoliciesKeepTheirParametersHoweverTheyAreWritten(t *testing.T) {
 		"policies:\n  - &a {type: kv_aware, imbalance_token: 7}\n":     "f:2:25: policies[0]: kv_aware has no",
 		"routing: {policy: best}":                                      "f:1:19: policy: \"best\" is none of",
 		"policies: {type: random}":                                     "f:1:11: keys with values stand where a list is expected",
+		"policy: {kv: {prefill_load_scale: 16}}":                       "f:1:9: policy has no type: write type: NAME beside its parameters",
 		"policy: [random]":                                             "f:1:9: a list stands where a text is expected",
 		"policies: [{type: kv_aware, tier_weights: {gpuu: 1}}]":        "unknown field policies.tier_weights.gpuu; did you mean policies.tier_weights.gpu?",
 		"policies: [{type: least_load, by: seconds}]":                  "policies[0].by: seconds is the policy smg_least_load",
