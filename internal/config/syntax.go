@@ -112,9 +112,9 @@ func tooMuch(tokens token.Tokens) (*token.Position, string) {
 	for _, t := range tokens {
 		first := t.Position.Line != line
 		line = t.Position.Line
-		top := bracket{}
+		top := &bracket{} // the innermost open bracket
 		if len(brackets) > 0 {
-			top = brackets[len(brackets)-1]
+			top = &brackets[len(brackets)-1]
 		}
 		switch t.Type {
 		case token.CommentType:
@@ -135,15 +135,12 @@ func tooMuch(tokens token.Tokens) (*token.Position, string) {
 			if top.mapping && !top.valued {
 				bare++
 			}
-			if len(brackets) > 0 {
-				brackets[len(brackets)-1].valued = false
-			}
+			top.valued = false
 		case token.MappingValueType:
 			if len(brackets) == 0 {
 				keys++
-			} else {
-				brackets[len(brackets)-1].valued = true
 			}
+			top.valued = true
 		case token.TagType, token.AnchorType:
 			keys++
 		}
