@@ -124,6 +124,9 @@ func (d *document) onlyContent() bool {
 func (d *document) feed(b []byte, offset int) {
 	for i := 0; i < len(b); {
 		token, from, to := d.tokens.Next(b[i:])
+		if token != jsonscan.Scalar || from > 0 { // otherwise the token is the next part of the same number
+			d.endScalar()
+		}
 		from, to = i+from, i+to
 		switch token {
 		case jsonscan.String:
@@ -145,15 +148,12 @@ func (d *document) feed(b []byte, offset int) {
 		case jsonscan.OpenObject, jsonscan.OpenArray:
 			d.push(token == jsonscan.OpenObject)
 		case jsonscan.Close:
-			d.endScalar()
 			d.pop()
 		case jsonscan.Unopened:
 			d.broken = true
 		case jsonscan.Comma:
-			d.endScalar()
 			d.means = d.elementMeaning()
-		case jsonscan.None: // only white space follows in the piece, so a number has ended
-			d.endScalar()
+		case jsonscan.None:
 		}
 		i = to
 	}

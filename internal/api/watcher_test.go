@@ -232,6 +232,9 @@ func FuzzWatcher(f *testing.F) {
 	}
 	f.Add([]byte(doneMark), 1, false)
 	f.Add([]byte(`{"choices":[null,{"index":1,"finish_reason":"stop"}]}`), 1, false)
+	for _, noComma := range []string{`8:"":`, `8 9`, `8{}`} { // invalid JSON behind a number, which ends there
+		f.Add([]byte(`{"usage":{"prompt_tokens_details":{"cached_tokens":`+noComma), 1, false)
+	}
 	f.Fuzz(func(t *testing.T, body []byte, n int, events bool) {
 		format := JSON
 		if events {
