@@ -153,7 +153,6 @@ func (d *document) feed(b []byte, offset int) {
 			d.broken = true
 		case jsonscan.Comma:
 			d.means = d.elementMeaning()
-		case jsonscan.None:
 		}
 		i = to
 	}
