@@ -20,9 +20,8 @@ func unknownField(key, section string, inside, known []string) string {
 	problem, meant := fmt.Sprintf("unknown field %q", key), ""
 	if section != "" {
 		problem = "unknown field " + section + "." + key
-		// A section has few keys, so one wrong letter is accepted in a short word, too.
-		if limit := max(slips(key), 1); len(key) > 2 {
-			meant = nearest(key, inside, limit, whole)
+		if len(key) > 2 {
+			meant = similarKey(key, inside)
 		}
 	}
 	if entry := entryKeys[strings.ReplaceAll(key, "-", "_")]; entry != "" && section == "" {
@@ -40,6 +39,12 @@ func unknownField(key, section string, inside, known []string) string {
 		return problem + " (known: " + strings.Join(inside, ", ") + ")"
 	}
 	return problem + didYouMean(meant)
+}
+
+// similarKey returns the key of a section that is most similar to an unknown key; "" if none is similar. A section has
+// few keys, so one wrong letter is accepted in a short word, too.
+func similarKey(key string, inside []string) string {
+	return nearest(key, inside, max(slips(key), 1), whole)
 }
 
 // dotted returns the error for a key that also names its section, such as admin.listen: messages and documents write

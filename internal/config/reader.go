@@ -243,7 +243,7 @@ func (r *reader) fields(node ast.Node, v reflect.Value, s section) {
 			}
 			outer := strings.TrimSuffix(strings.TrimSuffix(r.path, e.key), ".")
 			inside := fieldKeys(v.Type())
-			meant := nearest(e.key, inside, max(slips(e.key), 1), whole)
+			meant := similarKey(e.key, inside)
 			if there := slices.ContainsFunc(entries, func(other entry) bool { return other.key == meant }); meant != "" && !there {
 				r.broken[strings.TrimPrefix(outer+"."+meant, ".")] = true // the key that was meant has no value now
 			}
