@@ -51,6 +51,10 @@ type Options struct {
 	// busy engine. Negative: not at all.
 	ApproximateTTL time.Duration
 
+	// ServiceLevels are the service levels of requests without levels of their own. nil means
+	// fleet.DefaultServiceLevels; an empty slice that is not nil means none.
+	ServiceLevels []fleet.ServiceLevel
+
 	// MaxRequests is how many requests a holder, that is one data-parallel rank of a worker, may have at the same time. A
 	// holder with this number of requests counts as saturated. Default 0: no limit, because engines have queues of their
 	// own.
@@ -81,6 +85,9 @@ func (o Options) withDefaults() Options {
 	if o.ApproximateTTL == 0 {
 		o.ApproximateTTL = 120 * time.Second
 	}
+	if o.ServiceLevels == nil {
+		o.ServiceLevels = fleet.DefaultServiceLevels()
+	}
 	return o
 }
 
@@ -94,6 +101,14 @@ func (o *Options) validate() error {
 	}
 	if o.BlockSize < 0 || o.BlockSize > block.MaxSize {
 		errs = append(errs, fmt.Errorf("block size %d is not within 0..%d", o.BlockSize, block.MaxSize))
+	}
+	for _, l := range o.ServiceLevels {
+		if err := l.Validate(); err != nil {
+			errs = append(errs, fmt.Errorf("service level %v: %w", l, err))
+		}
+	}
+	if n := len(o.ServiceLevels); n > fleet.MaxServiceLevels {
+		errs = append(errs, fmt.Errorf("%d service levels, at most %d", n, fleet.MaxServiceLevels))
 	}
 	if o.MaxRequests < 0 {
 		errs = append(errs, fmt.Errorf("limit of %d requests is negative", o.MaxRequests))

@@ -44,6 +44,10 @@ type Request struct {
 	Exclude []fleet.WorkerID // workers that must not be chosen, such as workers that already failed this request
 	Policy  string           // name of the policy; "" is the policy of the model, or else the router's default
 
+	// Levels are the service levels that the answer should keep, at most fleet.MaxServiceLevels. The slice must not change
+	// before the request is done. nil means the levels of [Options]; an empty slice that is not nil means none.
+	Levels []fleet.ServiceLevel
+
 	// Whole says that the answer comes in one piece, so that its first token is not seen. When the answer has come,
 	// call [Decision.FirstToken], and then [Decision.Tokens] with its length. The router learns from this how long
 	// prompt and answer took together.

@@ -118,9 +118,18 @@ func (r *Router) reserve(d *Decision, req *Request) bool {
 		Guess:          !d.TokensKnown,
 		Trust:          d.Trust,
 		Marks:          d.mark(c.BlockSize),
+		Levels:         r.levels(req),
 		Scope:          req.Scope,
 		Most:           most,
 	}, req.Now)
+}
+
+// levels returns the service levels of a request.
+func (r *Router) levels(req *Request) []fleet.ServiceLevel {
+	if req.Levels != nil {
+		return req.Levels
+	}
+	return r.options.ServiceLevels
 }
 
 // decide makes a decision. take says that the caller will send the request to the chosen holder.

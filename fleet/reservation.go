@@ -31,6 +31,10 @@ type Work struct {
 	// Guess says that UncachedTokens is an estimate: nothing is learned from its duration.
 	Guess bool
 
+	// Levels are the service levels of the request, at most MaxServiceLevels; further ones do not count. The slice must
+	// not change before the reservation is released. nil means none.
+	Levels []ServiceLevel
+
 	// Trust is how far UncachedTokens can be believed. If it is TrustExact, blocks that are not cached were evicted.
 	Trust Trust
 
