@@ -29,7 +29,8 @@ func newSim() *cobra.Command {
 		Short: "Play a trace against modelled engines, with the real router, under one policy or many",
 		Long: `Play a workload in virtual time against a fleet of modelled engines. The decisions are made by
 the production router with its index, policies and fleet. Every combination of --policies,
---workers, --rate, --blocks and --seed is a run; runs are made in parallel.
+--workers, --rate, --blocks and --seed is a run; runs are made in parallel. --slo says what the
+results measure, and --service-levels what the router aims at.
 
   warmpath sim --workload mooncake:conversation.jsonl.gz --policies all --workers 8 --rate 1,1.5,2 --html report.html
 
@@ -104,6 +105,7 @@ func experimentFlags(f *pflag.FlagSet, x *sim.Experiment) {
 	f.StringVar(&x.QueueOrder, "queue-order", x.QueueOrder, "order of the waiting requests: `fcfs` or shortest, as queue.order of the gateway")
 	f.IntVar(&x.InFlight, "in-flight", x.InFlight, "keep at most `N` requests under way; 0 for no limit")
 	f.StringSliceVar(&x.Faults, "fault", x.Faults, "`AT:WORKER:DOWN`, such as 60s:2:30s: the second worker dies after a minute for half a minute")
+	f.StringSliceVar(&x.ServiceLevels, "service-levels", x.ServiceLevels, "`TTFT/TPOT` at which the router aims, several with commas; or none (default 5s/100ms,2s/50ms)")
 	slo := "`TTFT/TPOT` that good requests keep"
 	if len(x.SLO) == 0 {
 		slo += " (default 5s/100ms,2s/50ms)"
@@ -167,7 +169,8 @@ func readExperiment(flags *pflag.FlagSet, file string, x *sim.Experiment) error 
 		"metrics-interval": func() { x.Metrics = given.Metrics }, "metrics-lag": func() { x.MetricsLag = given.MetricsLag },
 		"max-requests": func() { x.MaxRequests = given.MaxRequests }, "queue": func() { x.Queue = given.Queue },
 		"queue-order": func() { x.QueueOrder = given.QueueOrder }, "in-flight": func() { x.InFlight = given.InFlight },
-		"fault": func() { x.Faults = given.Faults }, "slo": func() { x.SLO = given.SLO },
+		"service-levels": func() { x.ServiceLevels = given.ServiceLevels },
+		"fault":          func() { x.Faults = given.Faults }, "slo": func() { x.SLO = given.SLO },
 	}
 	flags.Visit(func(f *pflag.Flag) {
 		if override, ok := overrides[f.Name]; ok {

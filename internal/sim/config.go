@@ -69,9 +69,12 @@ type Config struct {
 	Disturbances []Disturbance
 	Autoscale    *Autoscale
 
-	SLOs    []report.SLO // nil: report.DefaultSLOs
-	Samples int          // number of requests that the result lists; see report.Options
-	Label   string       // a note in the result
+	// Levels are the service levels at which the router aims. nil: the router's default levels; empty but not nil: none.
+	// SLOs are the service levels that the result measures; no router sees them. nil: report.DefaultSLOs.
+	Levels  []fleet.ServiceLevel
+	SLOs    []report.SLO
+	Samples int    // number of requests that the result lists; see report.Options
+	Label   string // a note in the result
 }
 
 // Group is a number of workers with the same hardware.
@@ -140,6 +143,9 @@ func (c Config) withDefaults() Config {
 	if c.QueueOrder == "" {
 		c.QueueOrder = queue.FCFS
 	}
+	if c.Levels == nil {
+		c.Levels = fleet.DefaultServiceLevels()
+	}
 	if c.SLOs == nil {
 		c.SLOs = report.DefaultSLOs
 	}
@@ -197,6 +203,12 @@ func (c *Config) validate() error {
 		errs = append(errs, err)
 	}
 	check(c.QueueOrder == queue.FCFS || c.Queue > 0, "a queue order needs a router queue")
+	check(len(c.Levels) <= fleet.MaxServiceLevels, "%d service levels are more than %d", len(c.Levels), fleet.MaxServiceLevels)
+	for _, l := range c.Levels {
+		if err := l.Validate(); err != nil {
+			errs = append(errs, fmt.Errorf("service level %v: %w", l, err))
+		}
+	}
 	check(len(c.Decode) == 0 || len(c.Faults) == 0 && c.Autoscale == nil, "faults and autoscaling are not modelled with decode workers")
 	workers := 0
 	for _, g := range append(slices.Clone(c.Groups), c.Decode...) {
@@ -298,6 +310,7 @@ func (c Config) Assumptions() []string {
 	} else {
 		add("The network, HTTP, tokenisation and the router's own time are not in the times.")
 	}
+	add("%s", levelsText(c.Levels))
 	if c.Queue > 0 {
 		add("Each router holds up to %d requests while every worker has %d, and sends them in the order %s of the production queue.", c.Queue, c.MaxRequests, c.QueueOrder)
 	}
@@ -308,6 +321,17 @@ func (c Config) Assumptions() []string {
 		all = append(all, c.Workload.Notes...)
 	}
 	return all
+}
+
+func levelsText(levels []fleet.ServiceLevel) string {
+	if len(levels) == 0 {
+		return "Requests have no service levels."
+	}
+	var names []string
+	for _, l := range levels {
+		names = append(names, l.String())
+	}
+	return "Requests have the service levels " + strings.Join(names, ", ") + ". A policy may aim at them."
 }
 
 func jitterText(d time.Duration) string {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/engine"
 	"github.com/warmpath/warmpath/internal/report"
 	"github.com/warmpath/warmpath/internal/workload"
@@ -56,7 +57,10 @@ type Experiment struct {
 	// kills the second rank after 60 s, for 30 s.
 	Faults    []string `yaml:"faults"`
 	Autoscale *Scaling `yaml:"autoscale"`
-	SLO       []string `yaml:"slo"` // "TTFT/TPOT": "5s/100ms"
+	// ServiceLevels are the levels at which the router aims, such as "5s/100ms". nil: the router's default levels; empty,
+	// or "none": none. SLO has the levels that the results measure; see report.DefaultSLOs.
+	ServiceLevels []string `yaml:"service_levels"`
+	SLO           []string `yaml:"slo"`
 }
 
 // Member is a group of workers with the same hardware.
@@ -194,6 +198,10 @@ func (x *Experiment) base(w *workload.Workload) (Config, error) {
 			return c, err
 		}
 		c.Faults = append(c.Faults, f)
+	}
+	var err error
+	if c.Levels, err = ParseServiceLevels(x.ServiceLevels); err != nil {
+		return c, err
 	}
 	for _, s := range x.SLO {
 		slo, err := ParseSLO(s)
@@ -345,6 +353,26 @@ func parseFault(s string) (Fault, error) {
 		}
 	}
 	return f, nil
+}
+
+// ParseServiceLevels reads service levels at which a router aims, such as "5s/100ms" and "2s/50ms". A nil list gives
+// nil. An empty list, or the only element "none", gives an empty list.
+func ParseServiceLevels(list []string) ([]fleet.ServiceLevel, error) {
+	if list == nil {
+		return nil, nil
+	}
+	levels := []fleet.ServiceLevel{}
+	if len(list) == 1 && strings.TrimSpace(list[0]) == "none" {
+		return levels, nil
+	}
+	for _, s := range list {
+		l, err := fleet.ParseServiceLevel(s)
+		if err != nil {
+			return nil, err
+		}
+		levels = append(levels, l)
+	}
+	return levels, nil
 }
 
 // ParseSLO reads "TTFT/TPOT" or "TTFT".

@@ -54,6 +54,7 @@ func (w *world) fill(p *pool, groups []Group) error {
 		var err error
 		v.router, err = warmpath.New(warmpath.Options{
 			Fleet: v.fleet, Policy: w.cfg.Policy, SpeculativeTTL: w.cfg.Speculative, MaxRequests: w.cfg.MaxRequests,
+			ServiceLevels: w.cfg.Levels,
 		})
 		if err != nil {
 			return err
