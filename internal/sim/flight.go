@@ -73,10 +73,12 @@ func (w *world) sequence(f *flight) (prompt, answer []block.Token) {
 	return all[:n], all[n:]
 }
 
-// ask returns the request in the form that the router takes.
+// ask returns the request in the form that the router takes. It sets no MaxTokens, because a trace has only the true
+// length of an answer. A policy that could read this length would predict better than with any real client. The router
+// needs MaxTokens only to refuse false counts of tokens, and modelled engines report no false counts.
 func (w *world) ask(f *flight) warmpath.Request {
 	req := warmpath.Request{
-		Model: model, Tokens: w.prompt(f), MaxTokens: f.req.Output, Exclude: f.exclude,
+		Model: model, Tokens: w.prompt(f), Exclude: f.exclude,
 		Now: epoch + int64(w.now), Random: w.random.Uint64(),
 	}
 	if f.req.Session >= 0 {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/engine"
 )
 
 func TestAnExperimentSetsTheServiceLevelsOfTheRouter(t *testing.T) {
@@ -41,5 +42,25 @@ func TestAnExperimentSetsTheServiceLevelsOfTheRouter(t *testing.T) {
 		if _, err := x.Configs(families(1, 2, time.Second), nil); err == nil {
 			t.Errorf("%q is accepted", given)
 		}
+	}
+}
+
+// A policy that knew the length of an answer would predict better than with any real client.
+func TestARouterDoesNotLearnTheLengthOfAnAnswerFromItsRequest(t *testing.T) {
+	asked := func(output int) any {
+		load := families(1, 1, time.Second)
+		load.Requests[0].Output = output
+		marginal, err := ParsePolicy("marginal")
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := newWorld(Config{Workload: load, Policy: marginal, Groups: []Group{{Count: 1, Profile: engine.Profiles()[0]}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w.ask(w.newFlight(0))
+	}
+	if short, long := asked(1), asked(1000); !reflect.DeepEqual(short, long) {
+		t.Errorf("the requests differ: %+v and %+v", short, long)
 	}
 }
