@@ -26,8 +26,9 @@ func newPlan() *cobra.Command {
 		Long: `Find by simulation how much load a fleet can take. A request is good if it keeps --slo. The result
 is the largest rate at which at least the share --share of all requests is good with --workers
 workers, as a factor of the workload's own rate. With --fewest-workers the result is the smallest
-number of workers for --rate. --service-levels says what the router aims at; it does not change what
-the plan measures.
+number of workers for --rate. Failed and rejected requests are not good; if there are any, the table
+also shows in brackets the share of the answered requests that are good. --service-levels says what
+the router aims at; it does not change what the plan measures.
 
   warmpath plan --workload mooncake:conversation.jsonl.gz --policies all --workers 8
   warmpath plan --workload gen:interactive-chat --policies kv_aware --fewest-workers --rate 20/s`,
@@ -83,18 +84,25 @@ the plan measures.
 
 // planReport is the JSON form of a plan: the results, and the report of all runs from which the results come.
 type planReport struct {
-	Share  float64         `json:"share"`
-	SLO    report.SLOShare `json:"slo"`
-	Plans  []sim.Plan      `json:"plans"`
-	Report *report.Report  `json:"report"`
+	Share  float64        `json:"share"`
+	SLO    planGoal       `json:"slo"`
+	Plans  []sim.Plan     `json:"plans"`
+	Report *report.Report `json:"report"`
+}
+
+// planGoal is the SLO that the share Share of all requests must keep.
+type planGoal struct {
+	TTFT  float64 `json:"ttft_ms"`
+	TPOT  float64 `json:"tpot_ms"`
+	Share float64 `json:"share"`
 }
 
 func writePlans(c *cobra.Command, out *output, r *report.Report, plans []sim.Plan, goal *sim.Goal, fewest bool) error {
 	if out.json {
 		p := planReport{Share: goal.Share, Plans: plans, Report: r}
 		if len(r.Runs) > 0 {
-			p.SLO = r.Runs[0].SLO[0]
-			p.SLO.Share = goal.Share
+			slo := r.Runs[0].SLO[0]
+			p.SLO = planGoal{TTFT: slo.TTFT, TPOT: slo.TPOT, Share: goal.Share}
 		}
 		r.Schema = report.Schema
 		e := json.NewEncoder(c.OutOrStdout())
@@ -129,8 +137,8 @@ func writePlans(c *cobra.Command, out *output, r *report.Report, plans []sim.Pla
 		if p.Limited {
 			more = " or more"
 		}
-		fmt.Fprintf(t, "%s\t%d\t%.2f×%s\t%.2f\t%.1f\t%.1f\t%s\t%s\t%.0f\t%d\t\n", p.Policy, b.Setup.Workers, b.Rate, more, b.PerSecond, 100*b.HitRate,
-			100*b.SLO[0].Share, report.Milliseconds(b.TTFT.P50), report.Milliseconds(b.TTFT.P99), b.OutputPerSecond, len(p.Runs))
+		fmt.Fprintf(t, "%s\t%d\t%.2f×%s\t%.2f\t%.1f\t%s\t%s\t%s\t%.0f\t%d\t\n", p.Policy, b.Setup.Workers, b.Rate, more, b.PerSecond, 100*b.HitRate,
+			b.SLO[0].Percent(), report.Milliseconds(b.TTFT.P50), report.Milliseconds(b.TTFT.P99), b.OutputPerSecond, len(p.Runs))
 	}
 	_ = t.Flush()
 	sink := *c

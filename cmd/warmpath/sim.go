@@ -36,8 +36,10 @@ results measure, and --service-levels what the router aims at.
 
 In the table, times are from the arrival of a request: TTFT to its first token, E2E to its last
 one. ITL is the time between two tokens. "SLO % A/B" is the share of requests with a TTFT of at most
-A and a mean time of at most B between tokens. "work max/mean" is the prompt tokens that the busiest
-worker computed, over the mean of all workers: 1 is an even load.
+A and a mean time of at most B between tokens. Failed and rejected requests count as not kept. If
+there are any, the share of the answered requests stands in brackets beside the share of all.
+"work max/mean" is the prompt tokens that the busiest worker computed, over the mean of all workers:
+1 is an even load.
 
 Engine profiles:
 ` + profileList() + `

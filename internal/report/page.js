@@ -38,6 +38,10 @@ function head() {
 
 // --- table -----------------------------------------------------------------
 
+// The share of the answered requests is shown only if requests failed or were rejected. Old reports do not have it.
+const answeredDiffers = s => s != null && s.answered_share > s.share;
+const sloHead = s => `≤ ${ms(s.ttft_ms)}${s.tpot_ms ? ", " + ms(s.tpot_ms) : ""}`;
+
 function summary() {
   const lat = (k, q) => r => r[k] && r[k].count ? r[k][q] : null;
   const columns = [
@@ -45,7 +49,10 @@ function summary() {
     ["TTFT mean", "min", lat("ttft_ms", "mean"), ms], ["p50", "min", lat("ttft_ms", "p50"), ms], ["p90", "min", lat("ttft_ms", "p90"), ms], ["p99", "min", lat("ttft_ms", "p99"), ms],
     ["ITL p50", "min", lat("itl_ms", "p50"), ms], ["p99", "min", lat("itl_ms", "p99"), ms],
     ["E2E mean", "min", lat("e2e_ms", "mean"), ms], ["p99", "min", lat("e2e_ms", "p99"), ms],
-    ...(runs[0].slo || []).map((s, i) => [`≤ ${ms(s.ttft_ms)}${s.tpot_ms ? ", " + ms(s.tpot_ms) : ""}`, "max", r => r.slo[i]?.share, percent]),
+    ...(runs[0].slo || []).flatMap((s, i) => [
+      [sloHead(s), "max", r => r.slo[i]?.share, percent],
+      ...(runs.some(r => answeredDiffers(r.slo[i])) ? [["of answered", "max", r => r.slo[i]?.answered_share || null, percent]] : []),
+    ]),
     ["out tok/s", "max", r => r.output_tokens_per_s, v => v.toFixed(0)],
     ...(runs.some(r => r.requests.failed + r.requests.rejected) ? [["failed", null, r => r.requests.failed + r.requests.rejected, v => v]] : []),
   ];
@@ -180,8 +187,10 @@ function rows(heads, lines) {
 }
 
 function stages(r) {
-  return panel("Stages", null, rows(["stage", "requests", "hit", "out tok/s", "TTFT mean", "p90", "p99", "TPOT p50"],
-    r.stages.map(s => [s.name, s.requests, percent(s.hit_rate), s.output_tokens_per_s.toFixed(0), ms(s.ttft_ms.mean), ms(s.ttft_ms.p90), ms(s.ttft_ms.p99), ms(s.tpot_ms.p50)])));
+  const slos = r.stages[0].slo || [], differs = slos.map((_, i) => r.stages.some(s => answeredDiffers(s.slo[i])));
+  return panel("Stages", null, rows(["stage", "requests", "hit", "out tok/s", "TTFT mean", "p90", "p99", "TPOT p50", ...slos.flatMap((s, i) => [sloHead(s), ...(differs[i] ? ["of answered"] : [])])],
+    r.stages.map(s => [s.name, s.requests, percent(s.hit_rate), s.output_tokens_per_s.toFixed(0), ms(s.ttft_ms.mean), ms(s.ttft_ms.p90), ms(s.ttft_ms.p99), ms(s.tpot_ms.p50),
+      ...slos.flatMap((_, i) => [percent(s.slo[i].share), ...(differs[i] ? [percent(s.slo[i].answered_share)] : [])])])));
 }
 
 function workers(r) {

@@ -289,10 +289,15 @@ func (r *Recorder) Run(s Setup) *Run {
 	return run
 }
 
+// slo returns the shares of the requests that kept each SLO. of is the number of all requests.
 func (t *tally) slo(slos []SLO, of int) []SLOShare {
 	out := make([]SLOShare, len(slos))
 	for i, s := range slos {
-		out[i] = SLOShare{TTFT: inMS(s.TTFT), TPOT: inMS(s.TPOT), Share: round(share(float64(t.good[i]), float64(of)))}
+		good := float64(t.good[i])
+		out[i] = SLOShare{
+			TTFT: inMS(s.TTFT), TPOT: inMS(s.TPOT),
+			Share: round(share(good, float64(of))), AnsweredShare: round(share(good, float64(t.answered))),
+		}
 	}
 	return out
 }

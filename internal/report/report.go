@@ -121,11 +121,14 @@ type SLO struct {
 // DefaultSLOs are two service levels: for relaxed chat and for quick chat.
 var DefaultSLOs = []SLO{{5 * time.Second, 100 * time.Millisecond}, {2 * time.Second, 50 * time.Millisecond}}
 
-// SLOShare is the share of the requests that kept an SLO. Requests that failed or were rejected count as not kept.
+// SLOShare says how many requests kept an SLO.
 type SLOShare struct {
 	TTFT  float64 `json:"ttft_ms"`
 	TPOT  float64 `json:"tpot_ms"`
-	Share float64 `json:"share"`
+	Share float64 `json:"share"` // share of all requests; a request that failed or was rejected counts as not kept
+	// AnsweredShare is the share of the answered requests. It is greater than Share if requests failed or were rejected.
+	// 0 if no request was answered, and in reports of versions without this field.
+	AnsweredShare float64 `json:"answered_share"`
 }
 
 // Worker has the figures of one worker in a run.

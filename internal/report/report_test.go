@@ -83,6 +83,12 @@ func TestARecorderCountsEveryEvent(t *testing.T) {
 	if a, b := run.SLO[0].Share, run.SLO[1].Share; math.Abs(a-6./11) > 1e-3 || b != 0 {
 		t.Errorf("SLO shares %v and %v", a, b)
 	}
+	if a, b := run.SLO[0].AnsweredShare, run.SLO[1].AnsweredShare; a != .6 || b != 0 {
+		t.Errorf("SLO shares of the answered requests %v and %v", a, b)
+	}
+	if first, second := run.Stages[0].SLO[0], run.Stages[1].SLO[0]; first.Share != 1 || first.AnsweredShare != 1 || second.Share != 0 {
+		t.Errorf("SLO shares of the stages: %+v, %+v", first, second)
+	}
 	if run.Stages[0].Requests != 6 || run.Stages[1].Requests != 5 {
 		t.Errorf("stages: %+v", run.Stages)
 	}
@@ -203,6 +209,46 @@ func TestTheTableShowsColumnsThatDiffer(t *testing.T) {
 	b.Reset()
 	if err := WriteMarkdown(&b, sample()); err != nil || strings.Count(b.String(), "\n") != 4 {
 		t.Errorf("markdown: %v\n%s", err, b.String())
+	}
+}
+
+// A rejected request keeps no service level. The share of the answered requests tells how well the others were served.
+func TestTheShareOfTheAnsweredStandsBesideTheShareOfAllIfTheyDiffer(t *testing.T) {
+	played := func(rejected int) *Run {
+		r := NewRecorder(Options{SLOs: []SLO{{TTFT: time.Second}}, Stages: []StageInfo{{Name: "a"}, {Name: "b", First: 4}}})
+		for i := range 4 + rejected {
+			a := answer(i, float64(i), time.Duration(i)*400*time.Millisecond) // the first three keep the level
+			r.Arrive(i, a.Arrival)
+			if i < 4 {
+				r.Finish(a)
+			} else {
+				r.Reject(a.Arrival)
+			}
+		}
+		return r.Run(Setup{Policy: "p"})
+	}
+	text := func(runs ...*Run) string {
+		var b bytes.Buffer
+		if err := WriteText(&b, &Report{Runs: runs}); err != nil {
+			t.Fatal(err)
+		}
+		return b.String()
+	}
+	if s := text(played(0)); strings.Contains(s, "answered") || strings.Contains(s, "rejected") || !strings.Contains(s, "75.0") {
+		t.Errorf("every request was answered:\n%s", s)
+	}
+	if s := text(played(6), played(0)); !strings.Contains(s, "SLO % 1 s (answered)") || !strings.Contains(s, "30.0 (75.0)") || !strings.Contains(s, " 75.0 ") {
+		t.Errorf("6 of 10 requests were rejected in the first of two runs:\n%s", s)
+	}
+	// Runs with equally many rejected requests show the number, too.
+	if s := text(played(6), played(6)); strings.Count(s, "rejected") != 1 {
+		t.Errorf("6 of 10 requests were rejected in both runs:\n%s", s)
+	}
+	// A report of a version without the field has no share of the answered requests.
+	old := played(6)
+	old.SLO[0].AnsweredShare = 0
+	if s := old.SLO[0].Percent(); s != "30.0" {
+		t.Errorf("the share of an old report is %s", s)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 )
@@ -57,7 +58,12 @@ type column struct {
 	cell     func(*Run) string
 }
 
-func columns(slos []SLOShare) []column {
+func columns(runs []*Run) []column {
+	failed := func(r *Run) int { return r.Requests.Failed }
+	rejected := func(r *Run) int { return r.Requests.Rejected }
+	none := func(count func(*Run) int) bool {
+		return !slices.ContainsFunc(runs, func(r *Run) bool { return count(r) > 0 })
+	}
 	ms := func(get func(*Run) float64) func(*Run) string {
 		return func(r *Run) string { return Milliseconds(get(r)) }
 	}
@@ -85,25 +91,55 @@ func columns(slos []SLOShare) []column {
 		{"E2E mean", false, ms(func(r *Run) float64 { return r.E2E.Mean })},
 		{"p99", false, ms(func(r *Run) float64 { return r.E2E.P99 })},
 	}
-	for i, s := range slos {
-		head := "SLO % " + Milliseconds(s.TTFT)
-		if s.TPOT > 0 {
-			head += "/" + Milliseconds(s.TPOT)
-		}
-		all = append(all, column{head, false, func(r *Run) string {
-			if i >= len(r.SLO) {
-				return "-"
-			}
-			return fmt.Sprintf("%.1f", 100*r.SLO[i].Share)
-		}})
+	var slos [][]SLOShare
+	for _, r := range runs {
+		slos = append(slos, r.SLO)
+	}
+	for i, head := range sloHeads(slos) {
+		all = append(all, column{head, false, func(r *Run) string { return sloCell(r.SLO, i) }})
 	}
 	return append(all,
 		column{"out tok/s", false, func(r *Run) string { return fmt.Sprintf("%.0f", r.OutputPerSecond) }},
 		column{"work max/mean", false, func(r *Run) string { return fmt.Sprintf("%.2f", r.Balance.ComputedSpread) }},
-		column{"failed", true, func(r *Run) string { return fmt.Sprint(r.Requests.Failed) }},
-		column{"rejected", true, func(r *Run) string { return fmt.Sprint(r.Requests.Rejected) }},
+		column{"failed", none(failed), func(r *Run) string { return fmt.Sprint(failed(r)) }},
+		column{"rejected", none(rejected), func(r *Run) string { return fmt.Sprint(rejected(r)) }},
 	)
 }
+
+// sloHeads returns the titles of the columns for the SLOs of several runs or stages. A title says whether a cell of its
+// column has the share of the answered requests, too.
+func sloHeads(rows [][]SLOShare) []string {
+	var heads []string
+	for i, s := range rows[0] {
+		head := "SLO % " + Milliseconds(s.TTFT)
+		if s.TPOT > 0 {
+			head += "/" + Milliseconds(s.TPOT)
+		}
+		if slices.ContainsFunc(rows, func(row []SLOShare) bool { return i < len(row) && row[i].differs() }) {
+			head += " (answered)"
+		}
+		heads = append(heads, head)
+	}
+	return heads
+}
+
+func sloCell(row []SLOShare, i int) string {
+	if i >= len(row) {
+		return "-"
+	}
+	return row[i].Percent()
+}
+
+// Percent returns the share of all requests in percent. If some requests were not answered, it adds the share of the
+// answered requests: "18.3 (93.6)".
+func (s SLOShare) Percent() string {
+	if !s.differs() {
+		return fmt.Sprintf("%.1f", 100*s.Share)
+	}
+	return fmt.Sprintf("%.1f (%.1f)", 100*s.Share, 100*s.AnsweredShare)
+}
+
+func (s SLOShare) differs() bool { return s.AnsweredShare > s.Share }
 
 // table returns the runs as rows of cells. The first row has the titles of the columns.
 func table(runs []*Run) [][]string {
@@ -111,7 +147,7 @@ func table(runs []*Run) [][]string {
 		return nil
 	}
 	rows := make([][]string, len(runs)+1)
-	for _, c := range columns(runs[0].SLO) {
+	for _, c := range columns(runs) {
 		cells := make([]string, len(runs))
 		differ := false
 		for i, r := range runs {
@@ -158,11 +194,20 @@ func writeStages(b *strings.Builder, run *Run) {
 	}
 	fmt.Fprintf(b, "\n%s by stage\n", run.Policy)
 	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "stage\trequests\thit %\tout tok/s\tTTFT mean\tp90\tp99\tTPOT p50\t")
+	var slos [][]SLOShare
+	for i := range run.Stages {
+		slos = append(slos, run.Stages[i].SLO)
+	}
+	heads := append([]string{"stage", "requests", "hit %", "out tok/s", "TTFT mean", "p90", "p99", "TPOT p50"}, sloHeads(slos)...)
+	fmt.Fprintln(t, strings.Join(heads, "\t")+"\t")
 	for i := range run.Stages {
 		s := &run.Stages[i]
-		fmt.Fprintf(t, "%s\t%d\t%.1f\t%.0f\t%s\t%s\t%s\t%s\t\n", s.Name, s.Requests, 100*s.HitRate, s.OutputPerSecond,
+		fmt.Fprintf(t, "%s\t%d\t%.1f\t%.0f\t%s\t%s\t%s\t%s\t", s.Name, s.Requests, 100*s.HitRate, s.OutputPerSecond,
 			Milliseconds(s.TTFT.Mean), Milliseconds(s.TTFT.P90), Milliseconds(s.TTFT.P99), Milliseconds(s.TPOT.P50))
+		for k := range slos[0] {
+			fmt.Fprintf(t, "%s\t", sloCell(s.SLO, k))
+		}
+		fmt.Fprintln(t)
 	}
 	_ = t.Flush()
 }
