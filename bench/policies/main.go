@@ -1,13 +1,16 @@
 // Command policies compares routing policies in the simulator. It plays named workloads with several seeds, and prints
-// one row for each policy. The tables of bench/results/policies.md were made with this command. It plays one run after
-// the other, so that a shared machine has cores for other work.
+// one row for each policy. The tables of bench/results/policies.md were made with this command. By default it plays one
+// run after the other, so that a shared machine has cores for other work.
 //
 //	go run ./policies -set conversation -seeds 3
-//	go run ./policies -set conversation -policies "lmetric marginal" -capacity
+//	go run ./policies -set conversation -rates "1.2 1.4 1.6 1.8 2.0" -policies "marginal marginal@none" -parallel 2
+//	go run ./policies -set conversation -policies "lmetric marginal" -capacity -level both
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -15,56 +18,27 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/warmpath/warmpath/internal/report"
 	"github.com/warmpath/warmpath/internal/sim"
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// set is a workload with a load at which the policies differ.
-type set struct {
-	workload string // spec of the workload; the word TRACES in it stands for the folder of the traces
-	rate     string
-	workers  int
-	kv       int // tokens in a worker's cache; 0: the capacity of the profile
-	slow     int // number of workers at half speed
-	routers  int // number of routers that do not share state; 0: one router
-}
-
-const conversation = "mooncake:TRACES/mooncake_conversation.jsonl.gz"
-
-// sets has the sets by name. conversation, toolagent and ladder have the load at which the policies differ most. Most
-// other sets have a load near the limit at which most policies no longer keep the service level.
-var sets = map[string]set{
-	"conversation":    {workload: conversation, rate: "1.75", workers: 8, kv: 1_500_000},
-	"conversation-16": {workload: conversation, rate: "3.5", workers: 16, kv: 1_500_000},
-	"conversation-32": {workload: conversation, rate: "7", workers: 32, kv: 1_500_000},
-	"routers":         {workload: conversation, rate: "1.75", workers: 8, kv: 1_500_000, routers: 3},
-	"unlike":          {workload: conversation, rate: "1.2", workers: 8, kv: 1_500_000, slow: 4},
-	"toolagent":       {workload: "mooncake:TRACES/mooncake_toolagent_head1000.jsonl.gz", rate: "1.3", workers: 8},
-	"ladder":          {workload: "gen:llmd-ladder,stages=15x50/20x30/40x30/60x25", rate: "1", workers: 8},
-	"ladder-whole":    {workload: "gen:llmd-ladder", rate: "1", workers: 8},
-	"code-agent":      {workload: "gen:code-agent,sessions=80,context=25000,context-max=60000,turns=15,rate=1", rate: "1", workers: 8},
-	"rag":             {workload: "gen:rag,rate=40,requests=3000", rate: "1", workers: 8},
-	"independent":     {workload: "gen:independent,rate=60,requests=2000,question=2000", rate: "1", workers: 8},
-	"multi-round-qa":  {workload: "gen:multi-round-qa,users=100,qps=12,sessions=500,system=1000,history=8000", rate: "1", workers: 8},
-	"shared-prefix":   {workload: "gen:sglang-shared-prefix,rate=60,prompts=40", rate: "1", workers: 8},
-	"rollouts":        {workload: "gen:rl-rollouts", rate: "1", workers: 8},
-	"chat":            {workload: "gen:interactive-chat,sessions=1000,rate=12", rate: "1", workers: 8},
-}
-
 func main() {
 	names := slices.Sorted(maps.Keys(sets))
 	name := flag.String("set", "conversation", "one of "+strings.Join(names, ", ")+"; or a workload for 8 workers, such as gen:burst")
 	policies := flag.String("policies", "kv_aware precise_prefix_cache kv:prefill_load_scale=16 lmetric predicted_ttft marginal",
-		"names, separated by spaces; NAME:KEY=VALUE,…")
-	seeds := flag.Int("seeds", 1, "means over seeds 1 to `N`, of the workload and of the routers")
+		"names, separated by spaces; NAME:KEY=VALUE,…; NAME@5s/100ms+2s/50ms or NAME@none has service levels of its own")
+	levels := flag.String("service-levels", "", "at which the router aims, such as 5s/100ms,2s/50ms, or none; without this flag the router's default")
+	seeds := flag.Int("seeds", 1, "means over seeds 1 to `N`, of the workload and of the routers; the ladder has at least 5")
 	profile := flag.String("profile", "", "another `PROFILE` of the engines")
-	rate := flag.String("rate", "", "another `RATE` than the set's")
+	rates := flag.String("rates", "", "other `RATES` than the set's, separated by spaces; a row has the mean of several rates")
 	metrics := flag.Duration("metrics", 0, "between two reports of an engine's load; 0 is the gateway's second, llm-d's is 50ms")
 	capacity := flag.Bool("capacity", false, "instead of a table: the rate at which 90 % keep a service level, for each seed")
-	level := flag.Int("level", 1, "of -capacity: 1 is 5 s to the first token and 100 ms between others, 2 is 2 s and 50 ms")
-	traces := flag.String("traces", or(os.Getenv("WARMPATH_TRACES"), "../test/testenv/testdata/traces"), "`FOLDER` of the traces")
+	level := flag.String("level", "1", "of -capacity: `1` is 5 s to the first token and 100 ms between others, 2 is 2 s and 50 ms; or both")
+	parallel := flag.Int("parallel", 1, "play `N` runs at the same time; the results do not depend on it")
+	traces := flag.String("traces", cmp.Or(os.Getenv("WARMPATH_TRACES"), "../test/testenv/testdata/traces"), "`FOLDER` of the traces")
 	flag.Parse()
 	s, known := sets[*name]
 	switch {
@@ -73,55 +47,42 @@ func main() {
 	case !known:
 		fail(fmt.Errorf("no set is called %q; there are %s", *name, strings.Join(names, ", ")))
 	}
-	x := sim.DefaultExperiment()
-	x.Workload = strings.ReplaceAll(s.workload, "TRACES", filepath.Clean(*traces))
-	x.Rate, x.Workers, x.Policies = []string{or(*rate, s.rate)}, []int{s.workers}, strings.Fields(*policies)
-	x.Profile = or(*profile, x.Profile)
+	if *seeds < s.seeds {
+		fmt.Fprintf(os.Stderr, "policies: %s has %d seeds, because its results have two states by chance\n", *name, s.seeds)
+		*seeds = s.seeds
+	}
+	x := s.experiment(filepath.Clean(*traces))
+	x.Profile = cmp.Or(*profile, x.Profile)
+	if *rates != "" {
+		x.Rate = strings.Fields(*rates)
+	}
 	if *metrics > 0 {
 		x.Metrics = *metrics
 	}
-	if s.kv > 0 {
-		x.KVTokens = []int{s.kv}
+	if *levels != "" {
+		x.ServiceLevels = strings.Split(*levels, ",")
 	}
-	if s.slow > 0 {
-		x.Fleet = []sim.Member{{Count: s.workers - s.slow}, {Count: s.slow, Speed: 0.5}}
+	rows, err := parseRows(strings.Fields(*policies))
+	if err == nil {
+		err = configure(rows, x, max(*seeds, 1))
 	}
-	if s.routers > 0 {
-		x.Routers = s.routers
-	}
-	if *level < 1 || *level > 2 {
-		fail(fmt.Errorf("there is no service level %d", *level))
-	}
-	configs, err := bySeed(&x, *seeds)
 	if err != nil {
 		fail(err)
 	}
-	if *capacity {
-		for i, c := range configs[0] {
-			fmt.Printf("%s:", c.Policy.Name)
-			for _, of := range configs {
-				fmt.Printf(" %.2f", limit(of[i], *level-1))
-			}
-			fmt.Println()
-		}
+	out := os.Stdout
+	fmt.Fprintf(out, "%s; rate %s; seeds 1 to %d\n\n", *name, strings.Join(x.Rate, " "), max(*seeds, 1))
+	if !*capacity {
+		printTable(out, rows, *parallel)
 		return
 	}
-	fmt.Println("| policy | hit % | TTFT mean | p50 | p99 | ITL mean | TPOT p99 | E2E mean | p99 | SLO 5 s/100 ms | SLO 2 s/50 ms |")
-	fmt.Println("|---|---|---|---|---|---|---|---|---|---|---|")
-	for i := range configs[0] {
-		var runs []*report.Run
-		for _, of := range configs {
-			runs = append(runs, play(of[i]))
-		}
-		fmt.Println(row(runs))
+	searched := map[string][]int{"1": {0}, "2": {1}, "both": {0, 1}}[*level]
+	switch {
+	case searched == nil:
+		fail(fmt.Errorf("-level %q is not 1, 2 or both", *level))
+	case len(x.Rate) > 1:
+		fail(errors.New("the search for a capacity begins at one rate: give one in -rates"))
 	}
-}
-
-func or(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
+	printCapacities(out, rows, searched, *parallel)
 }
 
 func fail(err error) {
@@ -129,24 +90,61 @@ func fail(err error) {
 	os.Exit(1)
 }
 
-// bySeed returns, for each seed, the runs of all policies.
-func bySeed(x *sim.Experiment, seeds int) (all [][]sim.Config, err error) {
-	for seed := 1; seed <= max(seeds, 1); seed++ {
-		w, err := workload.Load(x.Workload, workload.Options{Seed: uint64(seed)})
-		if err != nil {
-			return nil, err
+// row is a row of a table: a policy, with the service levels at which the router aims.
+type row struct {
+	name, policy string
+	levels       []string       // nil: those of the flag -service-levels
+	configs      [][]sim.Config // by seed, then by rate
+}
+
+// parseRows reads the flag -policies: POLICY or POLICY@LEVELS. LEVELS is none, or levels joined by +, because a comma
+// separates the parameters of a policy.
+func parseRows(names []string) (rows []row, err error) {
+	for _, name := range names {
+		policy, text, own := strings.Cut(name, "@")
+		r := row{name: name, policy: policy}
+		if own {
+			r.levels = strings.Split(text, "+")
 		}
-		x.Seeds = []uint64{uint64(seed)}
-		configs, err := x.Configs(w, nil)
-		if err != nil {
-			return nil, err
+		if policy != "all" {
+			rows = append(rows, r)
+			continue
 		}
-		all = append(all, configs)
+		for _, p := range sim.Policies() {
+			rows = append(rows, row{name: strings.Replace(name, "all", p, 1), policy: p, levels: r.levels})
+		}
 	}
-	return all, nil
+	if len(rows) == 0 {
+		return nil, errors.New("no policy is given")
+	}
+	return rows, nil
+}
+
+// configure sets the configurations of the rows for seeds 1 to seeds.
+func configure(rows []row, x sim.Experiment, seeds int) error {
+	for seed := uint64(1); seed <= uint64(seeds); seed++ {
+		w, err := workload.Load(x.Workload, workload.Options{Seed: seed})
+		if err != nil {
+			return err
+		}
+		for i := range rows {
+			r, one := &rows[i], x
+			one.Policies, one.Seeds = []string{r.policy}, []uint64{seed}
+			if r.levels != nil {
+				one.ServiceLevels = r.levels
+			}
+			configs, err := one.Configs(w, os.ReadFile)
+			if err != nil {
+				return fmt.Errorf("%s: %w", r.name, err)
+			}
+			r.configs = append(r.configs, configs)
+		}
+	}
+	return nil
 }
 
 func play(c sim.Config) *report.Run {
+	c.Samples = -1 // no table shows single requests
 	r, err := sim.Run(context.Background(), c, nil)
 	if err != nil {
 		fail(err)
@@ -154,57 +152,25 @@ func play(c sim.Config) *report.Run {
 	return r
 }
 
-// row returns the means over the runs of a policy as one row of the table.
-func row(runs []*report.Run) string {
-	mean := func(of func(*report.Run) float64) float64 {
-		sum := 0.0
-		for _, r := range runs {
-			sum += of(r)
-		}
-		return sum / float64(len(runs))
+// begin calls do with 0 to n-1, for at most parallel numbers at the same time. It returns at once, with a function that
+// waits for the result of the next number, from 0 on.
+func begin[T any](n, parallel int, do func(i int) T) (next func() T) {
+	all := make([]chan T, n)
+	for i := range all {
+		all[i] = make(chan T, 1)
 	}
-	cells := []string{runs[0].Policy}
-	add := func(format string, of func(*report.Run) float64) {
-		cells = append(cells, fmt.Sprintf(format, mean(of)))
+	var taken atomic.Int64
+	for range max(parallel, 1) {
+		go func() { // ends when all numbers are taken
+			for i := int(taken.Add(1)) - 1; i < n; i = int(taken.Add(1)) - 1 {
+				all[i] <- do(i)
+			}
+		}()
 	}
-	add("%.1f", func(r *report.Run) float64 { return 100 * r.HitRate })
-	add("%.0f", func(r *report.Run) float64 { return r.TTFT.Mean })
-	add("%.0f", func(r *report.Run) float64 { return r.TTFT.P50 })
-	add("%.0f", func(r *report.Run) float64 { return r.TTFT.P99 })
-	add("%.1f", func(r *report.Run) float64 { return r.ITL.Mean })
-	add("%.0f", func(r *report.Run) float64 { return r.TPOT.P99 })
-	add("%.0f", func(r *report.Run) float64 { return r.E2E.Mean })
-	add("%.0f", func(r *report.Run) float64 { return r.E2E.P99 })
-	for i := range runs[0].SLO {
-		add("%.1f", func(r *report.Run) float64 { return 100 * r.SLO[i].Share })
+	given := 0
+	return func() T {
+		i := given
+		given++
+		return <-all[i]
 	}
-	return "| " + strings.Join(cells, " | ") + " |"
-}
-
-// limit returns the largest rate at which 90 % of the requests keep the service level, with an error of at most 1 %.
-// level is the index of the service level.
-func limit(c sim.Config, level int) float64 {
-	const share, step, exact = 0.9, 1.25, 1.01
-	kept := func(rate float64) bool {
-		c.Rate = rate
-		return play(c).SLO[level].Share >= share
-	}
-	low, high := c.Rate, c.Rate
-	for !kept(low) {
-		low /= step
-		if low < c.Rate/100 {
-			return 0
-		}
-	}
-	for high = max(low*step, high); kept(high); high *= step {
-		low = high
-	}
-	for high/low > exact {
-		if middle := (low + high) / 2; kept(middle) {
-			low = middle
-		} else {
-			high = middle
-		}
-	}
-	return low
 }
