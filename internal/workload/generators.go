@@ -95,16 +95,22 @@ func independent(g *generation) {
 // estimate.
 func answerTime(output int) float64 { return 0.2 + 0.02*float64(output) }
 
-// talk adds a session that begins at time at. Each turn sends the whole conversation so far.
+// talk adds a session that begins at time at. Each turn sends the whole conversation so far. With the parameter window
+// the session ends before a turn whose prompt and answer together have more tokens than window. The first turn is
+// always sent.
 func (g *generation) talk(session int, at float64, turns int, think func() float64, opening ...Segment) {
 	said := opening
 	after := -1
+	window := g.count("window")
 	for range turns {
 		if g.full() {
 			return
 		}
 		said = append(said, g.content(g.count("question")))
 		r := g.prompt(g.lognormal("output"), said...)
+		if window > 0 && after >= 0 && r.Input+r.Output > window {
+			return
+		}
 		answer := g.content(r.Output)
 		r.Session, r.After, r.OutputSegment = session, after, answer.ID
 		if after >= 0 {

@@ -96,6 +96,19 @@ func TestTurnsRepeatTheConversation(t *testing.T) {
 	}
 }
 
+func TestASessionEndsWhenTheWindowIsFull(t *testing.T) {
+	const spec = "gen:code-agent,sessions=1,system=1000,context=5000,context-sigma=0,context-min=0,turns=50,turns-sigma=0,question=900,output=100"
+	for window, turns := range map[string]int{"0": 50, "10000": 4, "9999": 3, "10": 1} {
+		w, err := Load(spec+",window="+window, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(w.Requests); n != turns {
+			t.Errorf("window %s: %d turns, want %d", window, n, turns)
+		}
+	}
+}
+
 func TestSegmentsOfOneIDBeginWithTheSameTokens(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 1000 {
