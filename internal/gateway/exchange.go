@@ -28,6 +28,7 @@ const (
 	headerPatience = "X-Warmpath-Max-Wait" // how long the request may wait for a worker
 	// In a request: the policy to use, if allowed; in an answer: the policy that decided.
 	headerPolicy = "X-Warmpath-Policy"
+	headerLevels = "X-Warmpath-Service-Levels" // the service levels of the request, if it may choose them
 
 	headerWorker    = "X-Warmpath-Worker"
 	headerMatch     = "X-Warmpath-Match"

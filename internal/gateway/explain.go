@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/tokens"
 	"github.com/warmpath/warmpath/policy"
@@ -17,6 +18,7 @@ type Explanation struct {
 	Record      warmpath.Record
 	Session     policy.Session
 	Tenant      string
+	Levels      []fleet.ServiceLevel // the service levels of the request; not to be changed
 	TokenSource tokens.Outcome
 	// TokensMissing is the reason why there are no ids; set when TokenSource is text.
 	TokensMissing tokens.Outcome
@@ -50,7 +52,7 @@ func (g *Gateway) Explain(ctx context.Context, d api.Dialect, body []byte, h htt
 			return nil, g.routeError(err, p.read.Model, p.route.Rank.Number())
 		}
 		e := &Explanation{
-			Record: decision.Clone(-1), Session: p.route.Session, Tenant: p.route.Tenant,
+			Record: decision.Clone(-1), Session: p.route.Session, Tenant: p.route.Tenant, Levels: p.route.Levels,
 			TokenSource: p.found.Outcome, TokensMissing: p.found.Missing, TokensFound: len(p.found.Tokens), Waited: p.waited, Err: err,
 		}
 		if pool, ok := g.Fleet.Snapshot().Pool(p.route.Model); ok && g.waiting.on() {

@@ -52,6 +52,7 @@ type Gateway struct {
 	cfg        Config
 	identity   identity
 	allowed    atomic.Pointer[allowed]
+	levels     atomic.Pointer[levels]
 	waiting    *waiting
 	shadow     atomic.Pointer[shadow]
 	draining   atomic.Bool
@@ -68,10 +69,12 @@ type Gateway struct {
 }
 
 // New returns a Gateway. It starts nothing. Requests may not choose their policy until AllowPolicies lists policies.
+// They have no service levels until UseServiceLevels is called.
 func New(cfg Config, parts Parts) *Gateway {
 	g := &Gateway{Parts: parts, cfg: cfg, identity: newIdentity(&cfg), opinions: newBudget(), rescues: newBudget()}
 	g.SampleShadow(parts.ShadowSample)
 	g.AllowPolicies(nil)
+	g.UseServiceLevels(ServiceLevels{})
 	g.waiting = newWaiting(g, parts.Queue, parts.MaxRequests)
 	if parts.Tokens != nil {
 		parts.Tokens.Loads = g.loads

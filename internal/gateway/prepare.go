@@ -33,7 +33,8 @@ type prepared struct {
 	forShadow  []fleet.Cached // the answer of the shadow policy's external source, in the form of route.Cached
 	// shadowAnswer receives the answer of the lookup for the shadow policy; nil when forShadow is complete.
 	shadowAnswer <-chan []fleet.Cached
-	explains     bool // find tokens and text even if the policy needs none
+	levels       *levels // the service levels that were in force when the request came
+	explains     bool    // find tokens and text even if the policy needs none
 }
 
 func (p *prepared) reset() {
@@ -49,6 +50,7 @@ func (p *prepared) reset() {
 	p.route = warmpath.Request{Exclude: exclude}
 	p.rankChosen, p.patience = false, 0
 	p.model, p.waited, p.shadow, p.forShadow, p.shadowAnswer = "", 0, nil, nil, nil
+	p.levels = nil
 }
 
 // unneeded is the token outcome if the policy does not look at matches.
@@ -65,6 +67,11 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 	if err := p.readPatience(h); err != nil {
 		return err
 	}
+	p.levels = g.levels.Load()
+	levels, err := p.levels.named(h)
+	if err != nil {
+		return err
+	}
 	p.workers = p.workers[:0]
 	name, decides, err := g.policyFor(h, p.read.Model)
 	if err != nil {
@@ -76,6 +83,10 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 		p.shadow = shadow
 	}
 	pool, ok := g.Fleet.Snapshot().Pool(p.read.Model)
+	base := p.read.Model
+	if ok {
+		base = pool.Model
+	}
 	switch {
 	case !ok:
 		p.found.Outcome = tokens.NoWorker
@@ -97,6 +108,9 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 	q.Salt, q.Extra = p.read.CacheSalt, p.read.ExtraKey
 	q.Target = h.Get(headerTarget)
 	q.Session, q.Tenant = g.identity.session(h, &p.read), g.identity.tenantOf(h)
+	if q.Levels = levels; levels == nil {
+		q.Levels = p.levels.of(q.Tenant, q.Model, base)
+	}
 	// If MixedScopes is true, the salt or the extra key of each prompt is not known. The router then gets no tokens:
 	// without salt and key, the tokens would match cached blocks of other requests.
 	if !p.read.MixedScopes {
