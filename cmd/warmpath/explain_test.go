@@ -22,7 +22,7 @@ func TestExplanationsArePrintedAsTables(t *testing.T) {
 		Base: "m", Policy: "kv_aware", Branch: "fallback", Reason: "next best", Worker: "http://b:1", Trust: "exact",
 		TokenSource: "cache", TokenOrigin: "the ids are remembered. The engines are asked; what to do: name the files", TokenWaitMS: 0.25, PromptTokens: 4000, TokensKnown: true, MatchTokens: 64, PredictedTokens: 80,
 		Best:  &admin.Best{Worker: "http://a:1", PredictedTokens: 2048, WhyNot: "saturated"},
-		Terms: []string{"match", "load"}, SessionSource: "x-session-id", Queued: true,
+		Terms: []string{"match", "load"}, SessionSource: "x-session-id", ServiceLevels: []string{"5s/100ms", "2s"}, Queued: true,
 		Candidates: []admin.Candidate{
 			{Worker: "http://b:1", Chosen: true, MatchTokens: 64, Tiers: map[string]int{"gpu": 48, "cpu": 16}, PredictedTokens: 80, UncachedTokens: 3920,
 				Trust: "exact", Pace: fleet.Pace{Factor: 1.25, Believed: true}, Load: admin.Load{Requests: 2, PrefillTokens: 900, BacklogMS: 12.3456}, Score: 0.0155, Terms: map[string]float64{"match": 0.016, "load": -0.0005}, Why: "next best"},
@@ -40,6 +40,7 @@ func TestExplanationsArePrintedAsTables(t *testing.T) {
   model m, 4000 prompt tokens (cache, 0.2 ms), 64 matched, 80 predicted, trust of the match exact
   the ids are remembered. The engines are asked; what to do: name the files
   session from x-session-id
+  service levels 5s/100ms, 2s
   best match not taken: http://a:1 rank 0 has 2048 tokens, saturated
   it would wait for a worker first: all are saturated, or others wait
    WORKER      RANK  MATCH   TIERS           PREDICTED  AT RISK  UNCACHED  CACHE TRUST  REQUESTS  PREFILL  BACKLOG  PACE   match  load     SCORE   WHY

@@ -51,8 +51,9 @@ type Explanation struct {
 	Terms         []string    `json:"terms"`
 	SessionSource string      `json:"session_source,omitempty"`
 	Tenant        string      `json:"tenant,omitempty"`
-	Queued        bool        `json:"queued"`     // the request would first wait in the queue
-	Candidates    []Candidate `json:"candidates"` // candidates that no filter left out come first
+	ServiceLevels []string    `json:"service_levels"` // the levels of the request, such as 5s/100ms
+	Queued        bool        `json:"queued"`         // the request would first wait in the queue
+	Candidates    []Candidate `json:"candidates"`     // candidates that no filter left out come first
 }
 
 // Best is a holder with a longer match than the chosen holder.
@@ -95,8 +96,11 @@ func explanation(e *gateway.Explanation, s *fleet.Snapshot, origin string, decid
 		Rank: r.Rank, Trust: r.Trust.String(), TokenSource: string(e.TokenSource), TokensMissing: string(e.TokensMissing),
 		TokenOrigin: origin, TokenWaitMS: float64(e.Waited.Microseconds()) / 1000,
 		PromptTokens: r.PromptTokens, TokensKnown: r.TokensKnown, BlockSize: r.BlockSize,
-		MatchTokens: r.MatchTokens, PredictedTokens: r.PredictedTokens, AtRiskTokens: r.AtRiskTokens, Candidates: []Candidate{},
+		MatchTokens: r.MatchTokens, PredictedTokens: r.PredictedTokens, AtRiskTokens: r.AtRiskTokens, Candidates: []Candidate{}, ServiceLevels: []string{},
 		Best: bestOf(r), Terms: append([]string{}, r.Terms...), SessionSource: e.Session.Source, Tenant: e.Tenant, Queued: e.Queued,
+	}
+	for _, l := range e.Levels {
+		out.ServiceLevels = append(out.ServiceLevels, l.String())
 	}
 	if r.Worker != nil {
 		out.Worker = r.Worker.URL

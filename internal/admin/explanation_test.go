@@ -9,6 +9,7 @@ import (
 
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/admin"
+	"github.com/warmpath/warmpath/internal/gateway"
 	"github.com/warmpath/warmpath/internal/telemetry"
 )
 
@@ -87,6 +88,32 @@ func TestAnExplanationNamesTheTermsAndTheSession(t *testing.T) {
 	}
 	if e.Best != nil {
 		t.Errorf("the best match was chosen, and still: %+v", e.Best)
+	}
+}
+
+func TestAnExplanationShowsTheServiceLevelsOfTheRequest(t *testing.T) {
+	a, _ := newAdmin(t, admin.DefaultConfig(), nil)
+	explained := func(headers ...string) admin.Explanation {
+		t.Helper()
+		status, text := ask(t, a, "POST", "/admin/explain?policy=kv_aware,marginal", question, headers...)
+		var all admin.Explanations
+		if err := json.Unmarshal([]byte(text), &all); err != nil || status != 200 || !slices.Equal(all.Policies[0].ServiceLevels, all.Policies[1].ServiceLevels) {
+			t.Fatalf("%d %v: %s", status, err, text)
+		}
+		return *all.Policies[0]
+	}
+	if got := explained().ServiceLevels; got == nil || len(got) > 0 {
+		t.Errorf("no levels are set: %#v", got)
+	}
+	a.Gateway.UseServiceLevels(gateway.ServiceLevels{All: fleet.DefaultServiceLevels(), ByRequest: true})
+	if got := explained().ServiceLevels; !slices.Equal(got, []string{"5s/100ms", "2s/50ms"}) {
+		t.Errorf("the configured levels: %q", got)
+	}
+	if got := explained("X-Warmpath-Service-Levels", "1s").ServiceLevels; !slices.Equal(got, []string{"1s"}) {
+		t.Errorf("the levels of the header: %q", got)
+	}
+	if status, text := ask(t, a, "POST", "/admin/explain", question, "X-Warmpath-Service-Levels", "fast"); status != 400 || !strings.Contains(text, "must list levels") {
+		t.Errorf("a header that cannot be read: %d %s", status, text)
 	}
 }
 
