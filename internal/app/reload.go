@@ -14,9 +14,9 @@ import (
 	"github.com/warmpath/warmpath/internal/queue"
 )
 
-// Reload reads the configuration again, and applies the changes that need no restart: workers, policies and the queue.
-// No request is dropped. It returns the changes, one line for each. Settings that need a restart keep their values;
-// Reload names and logs them. If it returns an error, nothing has changed.
+// Reload reads the configuration again, and applies the changes that need no restart: workers, policies, service
+// levels and the queue. No request is dropped. It returns the changes, one line for each. Settings that need a restart
+// keep their values; Reload names and logs them. If it returns an error, nothing has changed.
 func (a *App) Reload() (changes []string, err error) {
 	defer func() { a.telemetry.Reloaded(err) }()
 	if a.options.Load == nil {
@@ -47,6 +47,10 @@ func (a *App) Reload() (changes []string, err error) {
 	// No step below can fail.
 	changes = append(changes, policies...)
 	useWorkers()
+	if levels := compareLevels(a.cfg, next); len(levels) > 0 {
+		a.gateway.UseServiceLevels(next.RequestLevels())
+		changes = append(changes, levels...)
+	}
 	if next.Queue != a.cfg.Queue {
 		a.gateway.UseQueue(next.Queue)
 		changes = append(changes, compareQueue(&a.cfg.Queue, &next.Queue))
@@ -76,6 +80,8 @@ func take(in, next *config.Config) {
 	in.Workers, in.Queue = next.Workers, next.Queue
 	in.Policy, in.Policies, in.ModelPolicies, in.RequestPolicies = next.Policy, next.Policies, next.ModelPolicies, next.RequestPolicies
 	in.Shadow, in.ShadowSample = next.Shadow, next.ShadowSample
+	in.ServiceLevels, in.ModelServiceLevels = next.ServiceLevels, next.ModelServiceLevels
+	in.TenantServiceLevels, in.RequestServiceLevels = next.TenantServiceLevels, next.RequestServiceLevels
 	// These two settings are defaults of policies.
 	in.Routing.TierWeights, in.Routing.ImbalanceTokens = next.Routing.TierWeights, next.Routing.ImbalanceTokens
 }
@@ -129,6 +135,25 @@ func comparePolicies(old, next *config.Config, change *warmpath.PolicyChange) []
 	}
 	if next.ShadowSample != old.ShadowSample {
 		changes = append(changes, fmt.Sprintf("shadow_sample: %v, was %v", next.ShadowSample, old.ShadowSample))
+	}
+	return changes
+}
+
+// compareLevels returns lines that say which service levels change.
+func compareLevels(old, next *config.Config) []string {
+	var changes []string
+	for _, c := range []struct {
+		key       string
+		old, next any
+	}{
+		{"service_levels", old.ServiceLevels, next.ServiceLevels},
+		{"model_service_levels", old.ModelServiceLevels, next.ModelServiceLevels},
+		{"tenant_service_levels", old.TenantServiceLevels, next.TenantServiceLevels},
+		{"request_service_levels", old.RequestServiceLevels, next.RequestServiceLevels},
+	} {
+		if !reflect.DeepEqual(c.old, c.next) {
+			changes = append(changes, fmt.Sprintf("%s: %v, was %v", c.key, c.next, c.old))
+		}
 	}
 	return changes
 }

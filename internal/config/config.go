@@ -46,6 +46,22 @@ type Config struct {
 	// decides. Empty means no shadow. ShadowSample is the share of the requests about which the shadow is asked, 0 to 1.
 	Shadow       string  `yaml:"shadow"`
 	ShadowSample float64 `yaml:"shadow_sample"`
+	// ServiceLevels are limits of time that answers should keep; a list has at most 4 levels, in any order. first_token
+	// limits the time from the arrival of the request to the first token, and per_token the mean time of each further
+	// token. Without per_token a level limits only the first token. The default policy marginal weighs the risk that an
+	// answer breaks a level, and the metrics count the answers that keep and break each level. With an empty list,
+	// marginal weighs time alone. The default is a loose level and a strict level that are usual for chats. A reload
+	// applies changes of all settings of service levels.
+	ServiceLevels []fleet.ServiceLevel `yaml:"service_levels"`
+	// ModelServiceLevels are exceptions from service_levels for single models, as MODEL: LIST. The levels of a base model
+	// are also the levels of its adapters.
+	ModelServiceLevels map[string][]fleet.ServiceLevel `yaml:"model_service_levels"`
+	// TenantServiceLevels are exceptions for single tenants, as TENANT: LIST. They come before the levels of models. They
+	// need gateway.tenant_header, because tenants have no names without it.
+	TenantServiceLevels map[string][]fleet.ServiceLevel `yaml:"tenant_service_levels"`
+	// RequestServiceLevels allows requests to choose their service levels by a header (docs/api.md). The default is false,
+	// because stricter levels of one client can slow down the other clients.
+	RequestServiceLevels bool `yaml:"request_service_levels"`
 	// Workers are the engines. A URL is enough if the engine reports its event endpoints. Otherwise events and replay are
 	// the endpoints; in them, "*" stands for the worker's host. The first 8 data-parallel ranks of a worker get requests;
 	// ranks sets another number, up to 256. api_key is sent with the router's own questions to an engine that requires a
@@ -135,14 +151,17 @@ type Routing struct {
 // Default returns the configuration of an empty file. It has no workers.
 func Default() Config {
 	return Config{
-		Listen:          ":8080",
-		Policy:          "marginal",
-		Policies:        []Policy{},
-		ModelPolicies:   map[string]string{},
-		RequestPolicies: []string{},
-		ShadowSample:    1,
-		Models:          []inprocess.Path{},
-		Admin:           admin.DefaultConfig(),
+		Listen:              ":8080",
+		Policy:              "marginal",
+		Policies:            []Policy{},
+		ModelPolicies:       map[string]string{},
+		RequestPolicies:     []string{},
+		ShadowSample:        1,
+		ServiceLevels:       fleet.DefaultServiceLevels(),
+		ModelServiceLevels:  map[string][]fleet.ServiceLevel{},
+		TenantServiceLevels: map[string][]fleet.ServiceLevel{},
+		Models:              []inprocess.Path{},
+		Admin:               admin.DefaultConfig(),
 		Routing: Routing{
 			TierWeights:     policy.DefaultKVAware().TierWeights,
 			ImbalanceTokens: policy.DefaultImbalanceTokens,
@@ -174,6 +193,7 @@ func (c *Config) Options() warmpath.Options {
 		Policies:       c.specs(),
 		Shadow:         c.Shadow,
 		ModelPolicies:  c.ModelPolicies,
+		ServiceLevels:  c.ServiceLevels,
 		Index:          c.Index.Config,
 		MaxSpeculative: c.Index.MaxSpeculative,
 		BlockSize:      c.Routing.BlockSize,
@@ -241,6 +261,7 @@ func (c *Config) Validate() error {
 func (c *Config) validate(found *problems) {
 	c.validateAddresses(found)
 	c.validatePolicies(found)
+	c.validateLevels(found)
 	c.validateModels(found)
 	c.validateRouting(found)
 	c.validateHealth(found)

@@ -11,6 +11,8 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/token"
+
+	"github.com/warmpath/warmpath/fleet"
 )
 
 // maxMistakes is the number of mistakes of a file that are reported together. A file with more than 20 mistakes is
@@ -259,12 +261,17 @@ func (r *reader) fields(node ast.Node, v reflect.Value, s section) {
 // index matches the parts of a path that are indexes into lists.
 var index = regexp.MustCompile(`\[\d+\]`)
 
+// ofLevels matches the paths of service levels.
+var ofLevels = regexp.MustCompile(`^(model_|tenant_)?service_levels(\..*)?\[\d+\]$`)
+
 // noMapping returns the error for a node that is found where a mapping should be.
 func (r *reader) noMapping(node ast.Node) string {
 	// If a colon is missing, the text continues on the next line of the file. Only its first word can be the address.
 	address, _, _ := strings.Cut(brokenUserInfo.ReplaceAllString(text(node), "://"+Redacted+"@"), " ")
 	_, scalar := node.(ast.ScalarNode)
 	switch {
+	case ofLevels.MatchString(r.path):
+		return found(node) + " where a service level is expected: a level is written as {first_token: 5s, per_token: 100ms}"
 	case scalar && strings.HasPrefix(r.path, "workers[") && strings.Contains(address, "://"):
 		return "a worker is written as url: " + address
 	case scalar && strings.HasPrefix(r.path, "models["):
@@ -306,6 +313,9 @@ func (r *reader) list(node ast.Node, v reflect.Value) {
 	list, ok := node.(*ast.SequenceNode)
 	if !ok {
 		entry := map[string]string{"workers": ", such as - url: URL", "models": ", such as - path: DIR"}[r.path]
+		if v.Type() == reflect.TypeFor[[]fleet.ServiceLevel]() {
+			entry = ", such as - {first_token: 5s, per_token: 100ms}"
+		}
 		r.mistake(position(node), found(node)+" where a list is expected: a line with - for each"+entry)
 		return
 	}

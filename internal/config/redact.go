@@ -31,6 +31,8 @@ var (
 	// first group matches what comes before the value. If the secret itself begins with the sign of a tag, an anchor or a
 	// block, and has no quotes, this group contains a part of the secret.
 	planted = regexp.MustCompile(secretName + `["']?(?:\s*[:=]\s*|[ \t]+)((?:[&!*][^\s]*\s+|[|>][-+0-9]*\s*\n\s*)*)(.*)`)
+	// limit matches the keys of service levels: their values are times, although their names end like those of secrets.
+	limit = regexp.MustCompile(`\b(first|per)_token(["']?\s*:)`)
 	// nextKey matches the beginning of the next key on the same line, where the value before it ends.
 	nextKey = regexp.MustCompile(`,\s*["']?[a-z_]+["']?:\s`)
 )
@@ -106,7 +108,7 @@ func secretsOf(data []byte) (found []string) {
 			kept.WriteString(line)
 		}
 	}
-	text := kept.String()
+	text := limit.ReplaceAllString(kept.String(), "${1}_time$2")
 	for _, match := range planted.FindAllStringSubmatchIndex(text, -1) {
 		for _, word := range strings.FieldsFunc(text[match[2]:match[3]], splits) {
 			found = append(found, word, strings.TrimLeft(word, signs))

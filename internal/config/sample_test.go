@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/policy"
 )
 
@@ -227,6 +228,16 @@ func scalar(t *testing.T, v reflect.Value) string {
 			return "{}"
 		}
 	case map[string]int:
+		if len(x) == 0 {
+			return "{}"
+		}
+	case []fleet.ServiceLevel:
+		var levels []string
+		for _, l := range x {
+			levels = append(levels, fmt.Sprintf("{first_token: %v, per_token: %v}", l.FirstToken, l.PerToken))
+		}
+		return "[" + strings.Join(levels, ", ") + "]"
+	case map[string][]fleet.ServiceLevel:
 		if len(x) == 0 {
 			return "{}"
 		}

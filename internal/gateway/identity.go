@@ -82,6 +82,11 @@ func (id *identity) tenantOf(h http.Header) string {
 	return ""
 }
 
+// NamesTenants reports whether a header names the tenants. Otherwise a tenant is a hash of a key.
+func (c Config) NamesTenants() bool {
+	return c.TenantHeader != "" && !slices.Contains(credentials, textproto.CanonicalMIMEHeaderKey(c.TenantHeader))
+}
+
 // credentials are header fields with secret values. The first two identify a tenant.
 var credentials = []string{"Authorization", "X-Api-Key", "Api-Key", "Proxy-Authorization", "Cookie"}
 
