@@ -55,7 +55,9 @@ type exchange struct {
 	set        [2]proxy.Field
 	ids        []byte // scratch: a body with token ids in place of its text
 	rec        telemetry.Record
-	reports    bool // the worker reports cached tokens
+	reports    bool      // the worker reports cached tokens
+	output     int       // number of tokens of the streamed answer so far
+	lastToken  time.Time // time of the last of these tokens; zero if none came, or if the answer came in one piece
 	doubts     []doubt
 	opinions   int             // extra attempts taken from the budget of second opinions
 	granted    bool            // an extra attempt was taken from the budget for the present answer
@@ -233,6 +235,7 @@ func (x *exchange) routeWatched(ctx context.Context) (*warmpath.Decision, error)
 // try sends the request to the decision's worker. It releases the reservation before it returns.
 func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 	x.decision, x.routed, x.granted, x.judged = d, true, false, false
+	x.output, x.lastToken = 0, time.Time{}
 	if x.rec.Attempts++; x.rec.Attempts == 1 {
 		if len(x.prepared.found.Tokens) > 0 {
 			x.g.Tokens.Matched(x.prepared.model, d.PredictedTokens > 0)
@@ -362,6 +365,7 @@ func (x *exchange) firstToken(at time.Time) {
 
 // tokens reports the length of the answer so far to the router. This report is also the request's sign of life.
 func (x *exchange) tokens(n int, at time.Time) {
+	x.output, x.lastToken = n, at
 	if x.decision != nil {
 		x.decision.Tokens(n, at.UnixNano())
 	}
@@ -378,6 +382,7 @@ func (x *exchange) settle(ctx context.Context, r *proxy.Result) {
 		x.rec.OutputTokens = &output
 		x.compare(u)
 	}
+	x.countLevels(r)
 	if r.Err != nil {
 		x.rec.Error = redacted(api.CauseOf(r.Err).Error(), x.r)
 	}

@@ -393,7 +393,7 @@ func TestAnAnswerThatIsWholeInTimeIsNotCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := gateway.DefaultConfig()
 		cfg.RequestTimeout = 2 * time.Second
-		x := askEnginesAs(t, cfg, 1, time.Millisecond, time.Millisecond)
+		x := askEnginesAs(t, rig{gateway: cfg}, 1, time.Millisecond, time.Millisecond)
 		w := &late{httptest.NewRecorder(), cfg.RequestTimeout}
 		defer func() {
 			if cause := recover(); cause != nil {

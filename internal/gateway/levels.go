@@ -7,9 +7,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/proxy"
+	"github.com/warmpath/warmpath/internal/telemetry"
 )
 
 // ServiceLevels says which service levels a request has. The first of these lists counts: the levels that the request
@@ -30,22 +33,29 @@ type levels struct {
 	all               []fleet.ServiceLevel
 	byModel, byTenant map[string][]fleet.ServiceLevel
 	byRequest         bool
+	names             map[fleet.ServiceLevel]string // the names of all levels in these lists
 }
 
 // UseServiceLevels applies s to all requests that come from now on. s has passed the checks of package config.
 func (g *Gateway) UseServiceLevels(s ServiceLevels) {
-	l := &levels{all: own(s.All), byModel: map[string][]fleet.ServiceLevel{}, byTenant: map[string][]fleet.ServiceLevel{}, byRequest: s.ByRequest}
+	l := &levels{byModel: map[string][]fleet.ServiceLevel{}, byTenant: map[string][]fleet.ServiceLevel{}, byRequest: s.ByRequest,
+		names: map[fleet.ServiceLevel]string{}}
+	l.all = l.own(s.All)
 	for model, list := range s.ByModel {
-		l.byModel[model] = own(list)
+		l.byModel[model] = l.own(list)
 	}
 	for tenant, list := range s.ByTenant {
-		l.byTenant[bounded(tenant)] = own(list)
+		l.byTenant[bounded(tenant)] = l.own(list)
 	}
 	g.levels.Store(l)
 }
 
-// own returns a copy of list. The copy is never nil, because nil in a request means the levels of the router's Options.
-func own(list []fleet.ServiceLevel) []fleet.ServiceLevel {
+// own notes the names of the levels in list, and returns a copy of list. The copy is never nil, because nil in a
+// request means the levels of the router's Options.
+func (l *levels) own(list []fleet.ServiceLevel) []fleet.ServiceLevel {
+	for _, level := range list {
+		l.names[level] = level.String()
+	}
 	return append(make([]fleet.ServiceLevel, 0, len(list)), list...)
 }
 
@@ -99,4 +109,48 @@ func readLevels(text string) ([]fleet.ServiceLevel, error) {
 		list = append(list, l)
 	}
 	return list, nil
+}
+
+// countLevels counts for each service level of the request whether the answer kept it. r is the result of the request.
+// Only a complete answer counts. If no token was seen before the end of the answer, because the answer came in one
+// piece, it counts only if its usage says how long it is.
+func (x *exchange) countLevels(r *proxy.Result) {
+	whole := x.lastToken.IsZero() || r.FirstTokenAt.IsZero()
+	if r.Class != proxy.Success || !r.FirstByte || whole && !r.Usage.Seen {
+		return
+	}
+	first, total := r.FirstTokenAt.Sub(x.rec.Time), x.lastToken.Sub(x.rec.Time)
+	if whole {
+		total = time.Since(x.rec.Time)
+	}
+	q := &x.prepared.route
+	tokens := perChoice(cmp.Or(r.Usage.Completion, x.output), q.Choices)
+	for _, l := range q.Levels {
+		kept := l.Kept(first, total, tokens)
+		if whole {
+			kept = l.KeptWhole(total, tokens)
+		}
+		name, configured := x.prepared.levels.names[l]
+		if !configured {
+			name = l.String()
+		}
+		if kept {
+			x.rec.KeptLevels = append(x.rec.KeptLevels, name)
+		} else {
+			x.rec.BrokenLevels = append(x.rec.BrokenLevels, name)
+		}
+		if !configured {
+			name = telemetry.LevelOfRequest // clients must not be able to make new series
+		}
+		x.g.Telemetry.Answered(name, kept)
+	}
+}
+
+// perChoice returns the length of an answer in tokens. tokens is the length of all choices together. The engine
+// generates the choices at the same time, and the longest choice has at least the mean length, rounded up.
+func perChoice(tokens, choices int) int {
+	if tokens <= 0 || choices <= 1 {
+		return tokens
+	}
+	return (tokens-1)/choices + 1
 }

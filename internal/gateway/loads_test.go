@@ -39,13 +39,23 @@ type askedEngines struct {
 // compute a prompt token, as the fleet assumes. Call askEngines in a bubble of synctest.
 func askEngines(t *testing.T, n int, answersAfter, perToken time.Duration) *askedEngines {
 	t.Helper()
-	return askEnginesAs(t, gateway.DefaultConfig(), n, answersAfter, perToken)
+	return askEnginesAs(t, rig{gateway: gateway.DefaultConfig()}, n, answersAfter, perToken)
 }
 
-// askEnginesAs does the same as askEngines, with g as the gateway's configuration.
-func askEnginesAs(t *testing.T, g gateway.Config, n int, answersAfter, perToken time.Duration) *askedEngines {
+// rig says how the gateway and the engines of askEnginesAs differ from those of askEngines.
+type rig struct {
+	gateway gateway.Config
+	answer  http.HandlerFunc     // how engines answer requests; nil: plain
+	parts   func(*gateway.Parts) // changes the gateway's parts; nil: no change
+}
+
+// askEnginesAs does the same as askEngines, as how says.
+func askEnginesAs(t *testing.T, how rig, n int, answersAfter, perToken time.Duration) *askedEngines {
 	t.Helper()
 	memory := network.NewMemory()
+	if how.answer == nil {
+		how.answer = plain
+	}
 	x := &askedEngines{t: t, asked: map[string]int{}}
 	timing := fleet.DefaultTiming
 	timing.Token, timing.Attention = float64(perToken)/float64(time.Millisecond), 0
@@ -58,7 +68,7 @@ func askEnginesAs(t *testing.T, g gateway.Config, n int, answersAfter, perToken 
 		}
 		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != "/tokenize" {
-				plain(w, r)
+				how.answer(w, r)
 				return
 			}
 			x.mu.Lock()
@@ -90,11 +100,15 @@ func askEnginesAs(t *testing.T, g gateway.Config, n int, answersAfter, perToken 
 	transport := &http.Transport{DialContext: client.Dial}
 	source := tokens.New(tokens.DefaultConfig(), &http.Client{Transport: transport})
 	t.Cleanup(func() { cancel(); <-ended; source.Close(); transport.CloseIdleConnections() })
-	x.Gateway = gateway.New(g, gateway.Parts{
+	parts := gateway.Parts{
 		Router: router, Fleet: x.fleet, Tokens: source, Client: upstream, Bodies: proxy.NewBodies(proxy.DefaultBodyConfig()),
 		Telemetry: telemetry.New(telemetry.DefaultConfig()), Log: slog.New(slog.DiscardHandler),
 		Scoped: func(fleet.WorkerID, int, string, string) {},
-	})
+	}
+	if how.parts != nil {
+		how.parts(&parts)
+	}
+	x.Gateway = gateway.New(how.gateway, parts)
 	return x
 }
 

@@ -57,6 +57,10 @@ type Record struct {
 	UsageUnasked bool `json:"-"`
 	// OutputTokens is the number of generated tokens that the engine reported.
 	OutputTokens *int `json:"output_tokens,omitempty"`
+	// KeptLevels and BrokenLevels are the service levels of the request that the answer kept and broke, such as 5s/100ms.
+	// Both are absent if the answer does not count: see warmpath_service_level_answers_total.
+	KeptLevels   []string `json:"kept_levels,omitempty"`
+	BrokenLevels []string `json:"broken_levels,omitempty"`
 	// Shadow is the decision of the shadow policy. It is absent if the shadow policy did not decide about the request.
 	Shadow *Shadow `json:"shadow,omitempty"`
 	// Attempts is the number of workers that were tried. Failed has the workers that failed before the first byte of an

@@ -41,6 +41,10 @@ type Telemetry struct {
 	shadowed   *prometheus.CounterVec
 	shadowDiff *prometheus.HistogramVec
 	shadowCost *prometheus.HistogramVec
+	levels     *prometheus.CounterVec
+
+	levelMu    sync.Mutex
+	levelNames map[string]bool // guarded by levelMu: the values of the label level, at most maxLevels
 
 	perWorker sync.Map // workerKey → *workerSeries: Finished finds all series of a worker and policy with one look-up
 	workers   sync.Map // URL → struct{}: the workers that have series
@@ -61,14 +65,14 @@ type workerSeries struct {
 
 // New returns a Telemetry with its own registry. It does not use the global registry of Prometheus.
 func New(cfg Config) *Telemetry {
-	t := &Telemetry{registry: prometheus.NewRegistry(), ring: newRing(cfg.Decisions), gone: map[string]time.Time{}}
+	t := &Telemetry{registry: prometheus.NewRegistry(), ring: newRing(cfg.Decisions), gone: map[string]time.Time{}, levelNames: map[string]bool{}}
 	t.makeRequestMetrics()
 	t.makeTokenMetrics()
 	t.makeQueueMetrics()
 	t.makeDecisionMetrics()
 	t.registry.MustRegister(
 		t.requests, t.retries, t.refused, t.firstToken, t.total, t.routing, t.tokens, t.tokenWait, t.tokenAsked,
-		t.difference, t.compared, t.panics, t.inFlight, t.reloads, t.queued, t.branches, t.shadowed, t.shadowDiff, t.shadowCost,
+		t.difference, t.compared, t.panics, t.inFlight, t.reloads, t.queued, t.branches, t.shadowed, t.shadowDiff, t.shadowCost, t.levels,
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
@@ -98,6 +102,9 @@ func (t *Telemetry) makeRequestMetrics() {
 	t.routing = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "warmpath_routing_seconds",
 		Help:    "Time of the decisions of a request (Router.Route), all attempts together.",
 		Buckets: []float64{1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 1e-2}})
+	t.levels = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_service_level_answers_total",
+		Help: "Complete answers, once for each service level of the request, by level (such as 5s/100ms) and by whether the answer kept it. level is request if only a request's header names the level, and other after 64 different levels. Not counted: failed and refused requests, and answers in one piece without a usage."},
+		[]string{"level", "kept"})
 	t.panics = prometheus.NewCounter(prometheus.CounterOpts{Name: "warmpath_panics_total",
 		Help: "Requests whose handler panicked: each is a bug."})
 	t.inFlight = prometheus.NewGauge(prometheus.GaugeOpts{Name: "warmpath_requests_in_flight",
@@ -254,6 +261,38 @@ func (t *Telemetry) Refused(reason string) { t.refused.WithLabelValues(reason).I
 func (t *Telemetry) Retried(worker, reason string) {
 	t.workers.Store(worker, struct{}{})
 	t.retries.WithLabelValues(worker, reason).Inc()
+}
+
+// LevelOfRequest is the name of all service levels that are not configured: a request's header named them.
+const LevelOfRequest = "request"
+
+// maxLevels bounds the number of different values of the label level. Few operators have more than a handful of service
+// levels, but each tenant and each reload may bring new ones.
+const maxLevels = 64
+
+// Answered counts a complete answer for a service level of its request. level is the level's name, or LevelOfRequest.
+func (t *Telemetry) Answered(level string, kept bool) {
+	t.levels.WithLabelValues(t.levelName(level), strconv.FormatBool(kept)).Inc()
+}
+
+// levelName returns the value of the label level for a service level. For a new level both series are created, because
+// an alert needs the series of kept answers also if there are none.
+func (t *Telemetry) levelName(level string) string {
+	t.levelMu.Lock()
+	defer t.levelMu.Unlock()
+	if t.levelNames[level] {
+		return level
+	}
+	switch {
+	case level == LevelOfRequest:
+	case len(t.levelNames) >= maxLevels:
+		return "other"
+	default:
+		t.levelNames[level] = true
+	}
+	t.levels.WithLabelValues(level, "true")
+	t.levels.WithLabelValues(level, "false")
+	return level
 }
 
 // Tokens counts a prompt by the source of its token ids (outcome), and observes how long the request waited for them.

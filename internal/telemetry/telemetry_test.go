@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"bytes"
+	"fmt"
 	"github.com/warmpath/warmpath/internal/tokens"
 	"io"
 	"net/http/httptest"
@@ -59,6 +60,25 @@ func TestPredictionsAreComparedWithReports(t *testing.T) {
 		`warmpath_prediction_difference_tokens_bucket{worker="http://a",le="64"} 4`,
 		`warmpath_tokens_total{kind="reported",policy="kv_aware",worker="http://a"} 224`,
 		`warmpath_requests_total{branch="affinity",policy="kv_aware",status="200",worker="http://a"} 6`)
+}
+
+func TestTheNamesOfServiceLevelsAreBounded(t *testing.T) {
+	tel := New(DefaultConfig())
+	for i := range 70 {
+		tel.Answered(fmt.Sprintf("%ds", i+1), i > 0)
+	}
+	tel.Answered("1s", true)
+	tel.Answered("70s", false)
+	tel.Answered(LevelOfRequest, true)
+	text := scrape(t, tel, Sources{})
+	has(t, text,
+		`warmpath_service_level_answers_total{kept="true",level="1s"} 1`, `warmpath_service_level_answers_total{kept="false",level="1s"} 1`,
+		`warmpath_service_level_answers_total{kept="true",level="64s"} 1`, `warmpath_service_level_answers_total{kept="false",level="64s"} 0`,
+		`warmpath_service_level_answers_total{kept="true",level="other"} 6`, `warmpath_service_level_answers_total{kept="false",level="other"} 1`,
+		`warmpath_service_level_answers_total{kept="true",level="request"} 1`)
+	if n := strings.Count(text, "warmpath_service_level_answers_total{"); n != 2*(64+2) {
+		t.Errorf("%d series", n)
+	}
 }
 
 func TestScrapeShowsHoldersIndexAndTokens(t *testing.T) {
