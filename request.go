@@ -47,6 +47,9 @@ type Request struct {
 	// Levels are the service levels that the answer should keep, at most fleet.MaxServiceLevels. The slice must not change
 	// before the request is done. nil means the levels of [Options]; an empty slice that is not nil means none.
 	Levels []fleet.ServiceLevel
+	// Arrived is when the request arrived, in Unix nanoseconds, if it waited before the decision: the time limits of its
+	// service levels count from then on. 0 is Now.
+	Arrived int64
 
 	// Whole says that the answer comes in one piece, so that its first token is not seen. When the answer has come,
 	// call [Decision.FirstToken], and then [Decision.Tokens] with its length. The router learns from this how long

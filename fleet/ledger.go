@@ -35,6 +35,8 @@ type ledger struct {
 	pace   pace                 // guarded by the kind's mutex
 	member bool                 // pace is a member of kind; false after the holder left; guarded by the fleet's mutex
 
+	filled atomic.Uint64 // the share of the cache that has blocks, as the bits of a float64; 0 if it is not known
+
 	mean atomic.Int64 // the mean of UncachedTokens over the last requests
 
 	mu        sync.Mutex
@@ -322,7 +324,7 @@ func (l *ledger) firstToken(r *Reservation, now int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if r.stage == stageRunning && r.work.Whole && r.came.at == 0 {
-		r.came = l.wholeAt(r, now)
+		r.came, r.first = l.wholeAt(r, now), now
 		l.computed(r)
 	}
 	l.heard.Store(now)
@@ -334,7 +336,7 @@ func (l *ledger) firstToken(r *Reservation, now int64) {
 		l.since.Store(now) // r overtook the first prompt: the holder is not slow, so the first prompt is not late
 	}
 	l.leaveQueue(r, now)
-	r.stage, r.touched = stageRunning, now
+	r.stage, r.touched, r.first = stageRunning, now, now
 	l.running.push(r)
 	r.sample = l.sampleAt(r, now)
 }

@@ -1,6 +1,9 @@
 package fleet
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // Load is the work on a holder. This router's own work is counted when a request is dispatched. The work of other
 // routers is added as far as the engine reports it ([Fleet.Report]).
@@ -20,6 +23,7 @@ type Load struct {
 	Reported  Reported      // the engine's last report; Reported.At is 0 if there is none
 	Timing    Timing        // how long the holder's passes take, as learned so far
 	Room      float64       // 1 − pressure: 1 for an empty cache, 0 for a full cache and for an unknown one
+	Filled    float64       // the share of the cache that has blocks, by its events, 0 to 1; 0 if it is not known
 	RoomKnown bool          // Room comes from events; if false, Room is an assumption
 }
 
@@ -75,6 +79,7 @@ func (s *Snapshot) LoadAt(h Holder, now int64) Load {
 	l := st.work.load()
 	l.Timing = st.work.timing()
 	l.Room, l.RoomKnown = st.room()
+	l.Filled = math.Float64frombits(st.work.filled.Load())
 	st.work.project(&l, now)
 	st.others.add(&l, now)
 	return l

@@ -1,5 +1,7 @@
 package fleet
 
+import "math"
+
 // recency is the order of last use of a holder's cached blocks, as far as no request under way uses them. Engines evict
 // the least recently used block first, and put the blocks of a request into that order when the request ends [vLLM,
 // v1/core/block_pool.py, free_blocks; SGLang, srt/mem_cache/radix_cache.py, by last access].
@@ -201,6 +203,9 @@ func (l *ledger) cached(stored, removed int64, known bool) {
 	if stored > 0 {
 		c.stored(stored)
 	}
+	if c.blocks > 0 {
+		l.filled.Store(math.Float64bits(min(float64(c.held)/float64(c.blocks), 1)))
+	}
 }
 
 // forgetCache forgets how many blocks are cached and when they were used last: the cache is empty, or its content is
@@ -209,6 +214,7 @@ func (l *ledger) forgetCache() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.recency.clear()
+	l.filled.Store(0)
 }
 
 // AtRisk returns how many of a prompt's first matched engine blocks will probably be evicted on h before a request is

@@ -24,6 +24,9 @@ type Work struct {
 	// is not believed.
 	MostTokens int
 
+	// Class is the same for requests whose answers are expected to be alike in length; 0 is none.
+	Class uint64
+
 	// Choices is how many answers the engine generates at the same time: n for each prompt of the request; 0 is one. With
 	// several answers, the number of passes is not known. Then only the first token of a stream is a measurement.
 	Choices int
@@ -34,6 +37,9 @@ type Work struct {
 	// Levels are the service levels of the request, at most MaxServiceLevels; further ones do not count. The slice must
 	// not change before the reservation is released. nil means none.
 	Levels []ServiceLevel
+	// Arrived is when the request arrived, in Unix nanoseconds: the time limits of Levels count from then on. 0 is the
+	// time of the reservation.
+	Arrived int64
 
 	// Trust is how far UncachedTokens can be believed. If it is TrustExact, blocks that are not cached were evicted.
 	Trust Trust
@@ -83,6 +89,7 @@ type Reservation struct {
 	predict    int64  // the predicted nanoseconds of the prompt
 	output     int64  // tokens of the answer so far
 	dispatched int64  // Unix nanoseconds
+	first      int64  // when the first token came, Unix nanoseconds; 0 is not yet
 	touched    int64  // the last sign of life of the request, Unix nanoseconds
 	sample     sample // the beginning of the present measurement
 
