@@ -57,6 +57,9 @@ func (r *Record) Why(i int) string {
 		return why
 	}
 	chosen, other := &r.Candidates[r.Chosen], &r.Candidates[i]
+	if other.Note != "" {
+		return why
+	}
 	if other.Score >= chosen.Score {
 		return why
 	}
@@ -209,6 +212,7 @@ func (d *Decision) Done(o fleet.Outcome, now int64) {
 	d.finished = policy.Finished{
 		Holder:         d.Holder,
 		Model:          d.Base,
+		Class:          d.query.Class,
 		Outcome:        o,
 		RoutedAt:       d.Now,
 		FirstTokenAt:   d.firstToken.Load(),

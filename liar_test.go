@@ -140,7 +140,9 @@ func TestAWorkerThatLiesOfItsAnswersTakesNothingFromOthers(t *testing.T) {
 					t.Errorf("seed %d: the other three get %.1f %% of the requests, want 75 %%", seed, 100*others)
 				}
 				for i, share := range got[1:] {
-					if share < 0.25*0.9 || share > 0.25*1.1 {
+					// Equal workers get unequal numbers of requests, because the policy gathers long prompts on some of them: an
+					// honest fleet has shares of 22 to 27 % here.
+					if share < 0.25*0.85 || share > 0.25*1.15 {
 						t.Errorf("seed %d: worker %d gets %.1f %% of the requests, want 25 %%", seed, i+1, 100*share)
 					}
 				}

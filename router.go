@@ -118,10 +118,29 @@ func (r *Router) reserve(d *Decision, req *Request) bool {
 		Guess:          !d.TokensKnown,
 		Trust:          d.Trust,
 		Marks:          d.mark(c.BlockSize),
-		Levels:         r.levels(req),
+		Levels:         d.query.Levels,
+		Arrived:        req.Arrived,
+		Class:          d.query.Class,
 		Scope:          req.Scope,
 		Most:           most,
 	}, req.Now)
+}
+
+// classTokens is how many tokens of a prompt decide its class: enough that different applications differ, less than
+// most system prompts have.
+const classTokens = 256
+
+// class returns the class of the request: the key of the first blocks of its prompt. A prompt without so many tokens
+// has no class.
+func (d *Decision) class() uint64 {
+	if d.BlockSize == 0 {
+		return 0
+	}
+	n := (classTokens + d.BlockSize - 1) / d.BlockSize
+	if len(d.keys) < n {
+		return 0
+	}
+	return uint64(d.keys[n-1])
 }
 
 // levels returns the service levels of a request.
@@ -174,6 +193,9 @@ func (p *Prepared) decide(ctx context.Context, take bool) (*Decision, error) {
 		Session:      req.Session,
 		Tenant:       req.Tenant,
 		Now:          req.Now,
+		Levels:       r.levels(req),
+		Class:        d.class(),
+		Requests:     snap,
 		Cached:       req.Cached,
 		Prompt:       policy.Prompt{Tokens: req.Tokens, Keys: d.keys, BlockSize: d.BlockSize, Text: req.Text},
 	}

@@ -23,11 +23,22 @@ type Query struct {
 	Tenant  string  // the client's tenant; "" is not known
 	Now     int64   // Unix nanoseconds
 
+	Levels   []fleet.ServiceLevel // the service levels of the request
+	Class    uint64               // requests of one class have prompts with the same beginning; 0 is none
+	Requests Requests             // the requests under way at each holder; nil if they are not known
+
 	Cached []fleet.Cached // the answer of the policy's Source, by ascending worker; nil is no answer
 }
 
+// Requests knows the requests under way at each holder. A *fleet.Snapshot implements it.
+type Requests interface {
+	// AppendUnderway appends the requests under way at h that have service levels, as they are at now (Unix nanoseconds).
+	// It may take a lock for a short time. It is called concurrently.
+	AppendUnderway(dst []fleet.Underway, h fleet.Holder, now int64) []fleet.Underway
+}
+
 // Candidate is one holder that serves the request's model. The router fills in the facts; the policy sets Score,
-// Terms and Reason.
+// Terms, Reason and Note.
 type Candidate struct {
 	Worker    *fleet.Worker
 	Holder    fleet.Holder
@@ -54,6 +65,7 @@ type Candidate struct {
 	Score  float64           // set by the scorers or the chooser, if the candidate passed the filters; higher is better
 	Terms  [MaxTerms]float64 // the parts of Score in the order of [Policy.Terms]; for explanation
 	Reason string            // why the candidate was left out; "" if it passed the filters
+	Note   string            // why the chooser passed over the candidate without regard to its Score; "" if it did not
 }
 
 // MaxTerms is the greatest number of terms of a policy.

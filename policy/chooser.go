@@ -9,8 +9,8 @@ import (
 // remember something. Its methods are called concurrently. They must not keep q or the candidates, read a clock, wait,
 // or allocate for each request. A chooser's memory must be bounded.
 type Chooser interface {
-	// Choose picks one of the candidates that passed the filters; c is not empty. Choose may set Score and Terms of these
-	// candidates, but must not reorder them. Choose must not change the chooser's memory, because explanations call
+	// Choose picks one of the candidates that passed the filters; c is not empty. Choose may set Score, Terms and Note of
+	// these candidates, but must not reorder them. Choose must not change the chooser's memory, because explanations call
 	// Choose, too.
 	Choose(q *Query, c []Candidate) Pick
 	// Routed reports that q is sent to c.
@@ -75,6 +75,7 @@ type Pick struct {
 type Finished struct {
 	Holder         fleet.Holder
 	Model          string // the base model
+	Class          uint64 // see Query.Class
 	Outcome        fleet.Outcome
 	RoutedAt       int64 // Unix nanoseconds
 	FirstTokenAt   int64 // Unix nanoseconds; 0 is never

@@ -11,20 +11,26 @@ import (
 
 // Marginal takes the holder where the request costs least, in predicted milliseconds. The cost is the time of the
 // request itself and the time that the request costs others: the requests that run at the holder now, and later
-// requests whose cached blocks it evicts. docs/marginal.md explains the terms.
+// requests whose cached blocks it evicts. Service levels that are probably broken cost more. docs/marginal.md explains
+// the terms.
 type Marginal struct {
-	// Externality is the weight of one millisecond by which the request delays another request's answer. One millisecond
-	// before the request's own first token has weight 1. At 0 the delay of other requests does not count. At 1 a long
-	// prompt goes to a worker where it delays few answers, even if it waits there for a long time. The default follows
-	// from service levels: the time that a service level allows for the first token, divided by the time that it allows
-	// for the rest of an answer. 5 s for the first token and 100 ms for each of 343 further tokens (the mean of the public
-	// Mooncake conversation trace) give 0.15; 2 s and 50 ms give 0.12.
+	// Externality is the weight of one millisecond by which the request delays another request's answer. One
+	// millisecond before the request's own first token has weight 1. At 0 the delay of other requests does not count.
+	// At 1 a long prompt goes to a worker where it delays few answers, even if it waits there for a long time. The size
+	// of the default follows from service levels: 5 s for the first token and 100 ms for each of 343 further tokens
+	// (the mean of the public Mooncake conversation trace) give 5 / 34.3 = 0.15, and 2 s and 50 ms give 0.12. The
+	// default is half of that, because Risk counts the delays that break a level.
 	Externality float64 `yaml:"externality"`
 	// Eviction is the weight of computing the evicted blocks again: the uncached tokens of the request evict other
-	// blocks. 1 corresponds to a probability of one half that an evicted block is needed again. To compute this block
-	// again, the worker evicts another block, which is also needed again with a probability of one half. So the evicted
-	// blocks of one request cost 1/2 + 1/4 + … = 1 time their computation.
+	// blocks. If an evicted block is needed again with the probability p, the worker computes it again, and evicts
+	// another block for it, which is also needed again with the probability p. So the evicted blocks of one request
+	// cost p + p² + … times their computation: 1 for a probability of 1/2, 2 for 2/3, and the default of 2.5 for 5/7.
 	Eviction float64 `yaml:"eviction"`
+	// Risk is the cost of a broken service level, as a share of the time that the level allows for the first token.
+	// With 0.5, an answer that breaks the level 5 s/100 ms costs 2,500 ms. At 0 no service level counts. Values from
+	// 0.3 to 0.6 keep about the same shares of the levels on the public Mooncake traces; more makes long prompts wait
+	// longer.
+	Risk float64 `yaml:"risk"`
 	// Tail is the additional weight of a millisecond of waiting beyond TailAfter. It prevents a request from starving
 	// because its start would delay others.
 	Tail float64 `yaml:"tail"`
@@ -39,7 +45,7 @@ type Marginal struct {
 // DefaultMarginal returns the parameters that the project recommends.
 func DefaultMarginal() Marginal {
 	return Marginal{
-		Externality: 0.1, Eviction: 1, Tail: 1, TailAfter: 2500 * time.Millisecond, TierWeights: DefaultKVAware().TierWeights,
+		Externality: 0.07, Eviction: 2.5, Risk: 0.5, Tail: 1, TailAfter: 2500 * time.Millisecond, TierWeights: DefaultKVAware().TierWeights,
 	}
 }
 
@@ -48,6 +54,7 @@ func (p Marginal) Validate() error {
 	var wrong Problems
 	wrong.Within("externality", p.Externality, 0, 100)
 	wrong.Within("eviction", p.Eviction, 0, 100)
+	wrong.Within("risk", p.Risk, 0, 100)
 	wrong.Within("tail", p.Tail, 0, 100)
 	wrong.AtLeast("tail_after", p.TailAfter.Seconds(), 0)
 	wrong.Section("tier_weights", p.TierWeights.Validate())
@@ -63,12 +70,13 @@ const (
 	costDecode         // the time of the answer; requests that run at the holder make it longer
 	costOthers         // the time by which this request delays the requests that run at the holder, times Externality
 	costEvict          // the cost of computing the evicted blocks again, times Eviction
+	costRisk           // the service levels of other requests that this request breaks, times Risk
 )
 
 // Spec returns the policy.
 func (p Marginal) Spec(name string) Spec {
 	return Spec{
-		Name: name, NeedsMatches: true, NeedsRisk: true, Terms: []string{"wait", "memory", "prefill", "tail", "decode", "others", "evict"},
+		Name: name, NeedsMatches: true, NeedsRisk: true, Terms: []string{"wait", "memory", "prefill", "tail", "decode", "others", "evict", "risk"},
 		Chooser: func() Chooser { return &marginal{Marginal: p, weights: p.TierWeights.ByTier()} }, Reasons: ReasonsBy("the lowest predicted cost"),
 	}
 }
@@ -77,6 +85,7 @@ type marginal struct {
 	Marginal
 	weights [block.NumTiers]float64
 	answers means // mean number of tokens of an answer, by model
+	lengths lengths
 	crowds  means // mean number of requests that a holder already has when it is chosen, by model
 }
 
@@ -87,6 +96,7 @@ func (m *marginal) Routed(q *Query, c *Candidate) {
 func (m *marginal) Finished(f *Finished) {
 	if f.Outcome == fleet.OutcomeServed && f.OutputTokens > 0 {
 		m.answers.learn(f.Model, float64(f.OutputTokens), firstAnswer)
+		m.lengths.learn(f.Model, f.Class, f.OutputTokens)
 	}
 }
 
@@ -98,7 +108,12 @@ func (m *marginal) Choose(q *Query, c []Candidate) Pick {
 	for i := range c {
 		m.price(q, &c[i], &typical)
 	}
-	b := Best(q, c)
+	b := -1
+	if m.Risk > 0 && q.Requests != nil {
+		b = m.addRisk(q, c, &typical)
+	} else {
+		b = Best(q, c)
+	}
 	return Pick{Index: b, Branch: followed(q, c, b), Ranked: true, Tie: TieWork}
 }
 
@@ -118,28 +133,21 @@ func followed(q *Query, c []Candidate, picked int) Branch {
 
 // These are constants of the cost that price predicts.
 const (
-	// levelled is a number of requests. Routing levels a difference between the loads of two holders only if it is greater
-	// than levelled. With a smaller value, long answers gather on a few holders if holders have a dozen requests each.
-	// With a larger value, requests of a busy fleet go to holders without their prefix, because of a difference in load
-	// that soon disappears.
+	// levelled is a number of requests. Routing levels a difference between the loads of two holders only if it is
+	// greater than levelled. With a smaller value, long answers gather on a few holders if holders have a dozen
+	// requests each. With a larger value, requests of a busy fleet go to holders without their prefix, because of a
+	// difference in load that soon disappears.
 	levelled = 24
-	// mostTogether is the upper bound of typical.together.
-	//
-	// Two answers have the same distribution of lengths L, and the second answer begins at a random moment of the
-	// first. They run at the same time for half of the mean length, for every distribution: E[min(R, L)] = E[L]/2,
-	// where R is the rest of the first answer. Requests that come later do not count here, because they can go to other
-	// holders.
-	mostTogether = 0.5
 	// leastPressure is the least pressure that the cost of evictions assumes. The pressure is how many blocks a cache
-	// evicts for each new block, 0 to 1. In a cache with free blocks, new blocks evict nothing yet, but the cache becomes
-	// full sooner.
+	// evicts for each new block, 0 to 1. In a cache with free blocks, new blocks evict nothing yet, but the cache
+	// becomes full sooner.
 	leastPressure = 0.5
 )
 
 // typical holds the facts of a price that do not depend on the candidate.
 type typical struct {
 	answer   float64      // the expected tokens of the answer
-	together float64      // the share of the answer's time during which the requests that run now slow the answer
+	together float64      // how much of the answer's time the requests that run now slow the answer, 0 to 1
 	timing   fleet.Timing // the mean timing of the candidates
 	pressure float64      // the mean of the known pressures of the candidates; 1 if none is known
 }
@@ -149,12 +157,14 @@ type typical struct {
 // The requests that run at a holder now slow an answer there, until the router has levelled the load: it sends new
 // requests to other holders. A router that reads loads keeps the loads of the holders within k requests of each other,
 // where k does not grow with the load [Mitzenmacher, The Power of Two Choices, 2001]. A holder with n requests would
-// get n new requests in the time of one answer. So the router levels k requests in k/n of that time. The field together
-// is this share, at most mostTogether. k is the constant levelled. In theory k is one or two; it is more here, because
-// a long conversation loads a holder as much as many short ones. n is the mean in m.crowds.
+// get n new requests in the time of one answer. So the router levels k requests in k/n of that time. The difference
+// also shrinks during that time. The field together is the square of the share k/n: a fit, see docs/design/0039. k is
+// the constant levelled. In theory k is one or two; it is more here, because a long conversation loads a holder as much
+// as many short ones. n is the mean in m.crowds.
 func (m *marginal) typical(q *Query, c []Candidate) typical {
 	t := typical{answer: m.answers.mean(q.Model, firstAnswer)}
-	t.together = min(mostTogether, levelled/max(m.crowds.mean(q.Model, firstCrowd), 1))
+	lasts := min(levelled/max(m.crowds.mean(q.Model, firstCrowd), 1), 1)
+	t.together = lasts * lasts
 	t.timing = meanTiming(c)
 	t.pressure = meanPressure(c)
 	return t
@@ -217,8 +227,8 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 	step := t.Step(l.Requests, l.ContextTokens+l.OutputTokens)
 	compute := t.Token*n + t.Attention*n*(prompt-n/2)
 
-	// The wait for the prompts before this request's prompt, for the decodes in the same passes, and for the rest of the
-	// present pass.
+	// The wait for the prompts before this request's prompt, for the decodes in the same passes, and for the rest of
+	// the present pass.
 	wait := float64(l.Backlog) / 1e6 * (t.Token / own.Token)
 	if wait == 0 {
 		wait = t.Token * float64(l.PendingTokens)
@@ -249,7 +259,7 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 	if l.RoomKnown {
 		pressure = l.Pressure()
 	}
-	pressure = max(pressure, leastPressure)
+	pressure = max(pressure, l.Filled, leastPressure)
 	terms[costEvict] = m.Eviction * pressure * compute * (1 + m.Externality*requests)
 	c.Score = -(wait + memory + terms[costPrefill] + terms[costTail] + alone + slowed + others + terms[costEvict])
 }

@@ -276,7 +276,7 @@ type Choice struct {
 	Tie    Tie    // if Ranked: the rule among candidates with the highest score
 }
 
-// Choose filters, scores and picks. It reorders c and overwrites Score, Terms and Reason. It allocates nothing.
+// Choose filters, scores and picks. It reorders c and overwrites Score, Terms, Reason and Note. It allocates nothing.
 func (p *Policy) Choose(q *Query, c []Candidate) Choice {
 	choice := p.choose(q, c)
 	if choice.Reason == "" {
@@ -287,7 +287,7 @@ func (p *Policy) Choose(q *Query, c []Candidate) Choice {
 
 func (p *Policy) choose(q *Query, c []Candidate) Choice {
 	for i := range c {
-		c[i].Score, c[i].Terms, c[i].Reason = 0, [MaxTerms]float64{}, ""
+		c[i].Score, c[i].Terms, c[i].Reason, c[i].Note = 0, [MaxTerms]float64{}, "", ""
 	}
 	passed := len(c)
 	for _, f := range p.filters {
@@ -340,6 +340,9 @@ func (choice *Choice) Why(q *Query, c []Candidate, i int) string {
 	}
 	if c[i].Reason != "" {
 		return c[i].Reason
+	}
+	if c[i].Note != "" {
+		return c[i].Note
 	}
 	if choice.Index < 0 || !choice.Ranked {
 		return "not picked"

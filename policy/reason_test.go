@@ -7,7 +7,7 @@ import (
 	"github.com/warmpath/warmpath/policy"
 )
 
-func parsed(t *testing.T, text string) *policy.Policy {
+func parsed(t testing.TB, text string) *policy.Policy {
 	spec, err := kinds.Parse(text)
 	if err != nil {
 		t.Fatal(err)

@@ -29,6 +29,10 @@ var folders = []struct {
 //	    tokens of the prompt that the worker has, by tier
 //	load NAME[/RANK] [requests=N] [prefill=N] [pending=N] [context=N] [processed=N] [waiting=N] [output=N]
 //	    context in engine blocks
+//	underway NAME[/RANK] [levels=L,L] [waited=D] [since=D] [waiting=D] [output=N] [most=N] [times=N]
+//	    requests with service levels that are under way there: levels, by default 5s/100ms,2s/50ms; waited: from arrival to
+//	    now, or to the first token; since: from the first token to now; waiting: the first token comes after that time;
+//	    output: tokens so far; most: limit of tokens; times: so many such requests
 //	reported NAME[/RANK] [running=N] [queued=N] [kv=N%]   its engine's report, made at the present time
 //	asked NAME [keys=N] [tokens=N]        the answer of an external source about the worker; keys: all chunks that it has
 //	    cached; tokens: how many tokens of the prompt it has cached

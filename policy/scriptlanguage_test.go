@@ -19,6 +19,7 @@ type script struct {
 	policies   map[string]*policy.Policy // by name and parameters
 	sent       []sent                    // oldest first
 	cached     []fleet.Cached
+	underway   map[fleet.Holder][]fleet.Underway
 	now        int64
 	routed     bool
 }
@@ -45,6 +46,12 @@ func (s *script) run(command, name string, options []string) (string, error) {
 			c.Load.Reported.At = max(s.now, 1)
 		}
 		return "", eachOption(options, func(key, value string) error { return setCandidate(c, key, value) })
+	case "underway":
+		c, err := s.find(name)
+		if err != nil {
+			return "", err
+		}
+		return "", s.addUnderway(c.Holder, options)
 	case "route", "explain":
 		s.routed = true
 		return s.route(name, options, command == "route")
@@ -116,6 +123,54 @@ func (s *script) finish(c *policy.Candidate, failed bool) error {
 		return nil
 	}
 	return fmt.Errorf("no request is under way at %s", label(c))
+}
+
+// addUnderway adds requests with service levels to a holder.
+func (s *script) addUnderway(h fleet.Holder, options []string) error {
+	u, waited, since, times := fleet.Underway{Levels: fleet.DefaultServiceLevels()}, time.Duration(0), time.Duration(0), 1
+	err := eachOption(options, func(key, value string) (err error) {
+		switch key {
+		case "levels":
+			u.Levels = nil
+			for _, text := range strings.Split(value, ",") {
+				l, err := fleet.ParseServiceLevel(text)
+				if err != nil {
+					return err
+				}
+				u.Levels = append(u.Levels, l)
+			}
+		case "waited":
+			waited, err = time.ParseDuration(value)
+		case "since":
+			since, err = time.ParseDuration(value)
+		case "waiting":
+			since, err = time.ParseDuration(value)
+			since, u.Waiting = -since, true
+		case "output":
+			u.Output, err = strconv.Atoi(value)
+		case "most":
+			u.Most, err = strconv.Atoi(value)
+		case "times":
+			times, err = strconv.Atoi(value)
+		default:
+			return fmt.Errorf("unknown")
+		}
+		return err
+	})
+	u.First = s.now - int64(since)
+	u.Arrived = min(u.First, s.now) - int64(waited)
+	if s.underway == nil {
+		s.underway = map[fleet.Holder][]fleet.Underway{}
+	}
+	for range times {
+		s.underway[h] = append(s.underway[h], u)
+	}
+	return err
+}
+
+// AppendUnderway implements policy.Requests.
+func (s *script) AppendUnderway(dst []fleet.Underway, h fleet.Holder, _ int64) []fleet.Underway {
+	return append(dst, s.underway[h]...)
 }
 
 // asked stores the answer of an external source about a worker.
@@ -253,7 +308,7 @@ func (s *script) policy(name string, settings func(*policy.Spec) error) (*policy
 }
 
 func (s *script) route(name string, options []string, send bool) (string, error) {
-	q := policy.Query{Rank: -1, Known: true, Now: s.now, Model: "m", Cached: s.cached}
+	q := policy.Query{Rank: -1, Known: true, Now: s.now, Model: "m", Cached: s.cached, Requests: s}
 	p, err := s.policy(name, func(spec *policy.Spec) error {
 		return eachOption(options, func(key, value string) error { return s.setQuery(&q, spec, key, value) })
 	})

@@ -45,7 +45,7 @@ const (
 // goldenExperiment is the run of `warmpath sim` with the flags that the page with the table shows.
 func goldenExperiment() sim.Experiment {
 	x := sim.DefaultExperiment()
-	x.Workload = "gen:code-agent,sessions=48,context=16000,context-max=80000,window=0,turns=10,rate=1"
+	x.Workload = "gen:code-agent,sessions=48,context=16000,context-max=80000,turns=10,rate=1"
 	x.Policies, x.Workers, x.Seeds, x.BlockSize = []string{"all"}, []int{4}, []uint64{1}, 64
 	return x
 }
