@@ -164,6 +164,7 @@ type Decision struct {
 	extents  []extent // the entries of matches and of sent, merged
 	slots    []slot   // slots[i] is for the holder at position i of the pool
 	round    uint32   // marks the entries of slots that belong to this decision
+	choices  int      // how many answers the engine generates
 	take     bool     // the request will be sent to the chosen holder; false for Explain
 	scope    fleet.Scope
 }
@@ -218,7 +219,7 @@ func (d *Decision) Done(o fleet.Outcome, now int64) {
 		FirstTokenAt:   d.firstToken.Load(),
 		Now:            now,
 		UncachedTokens: max(d.PromptTokens-d.PredictedTokens, 0),
-		OutputTokens:   d.reservation.Output(),
+		OutputTokens:   (d.reservation.Output() + d.choices - 1) / d.choices,
 	}
 	d.policy.Finished(&d.finished)
 	if d.shadow != nil {

@@ -150,3 +150,15 @@ func TestModelsHavePoliciesOfTheirOwn(t *testing.T) {
 		t.Errorf("%v, %v", p, err)
 	}
 }
+
+func TestTheLengthOfSeveralAnswersIsTheirMean(t *testing.T) {
+	var calls recorder
+	w := newWorld(t, warmpath.Options{Policy: policy.Spec{Name: "recorder", Chooser: func() policy.Chooser { return &calls }}}, vllm())
+	d := w.route(warmpath.Request{Tokens: prompt(1, 500), Now: second, Choices: 3})
+	d.FirstToken(2 * second)
+	d.Tokens(30, 3*second)
+	d.Done(fleet.OutcomeServed, 4*second)
+	if got := calls.finished[0].OutputTokens; got != 10 {
+		t.Errorf("three answers of 30 tokens together have a length of %d", got)
+	}
+}

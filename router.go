@@ -145,10 +145,11 @@ func (d *Decision) class() uint64 {
 
 // levels returns the service levels of a request.
 func (r *Router) levels(req *Request) []fleet.ServiceLevel {
-	if req.Levels != nil {
-		return req.Levels
+	levels := req.Levels
+	if levels == nil {
+		levels = r.options.ServiceLevels
 	}
-	return r.options.ServiceLevels
+	return levels[:min(len(levels), fleet.MaxServiceLevels)]
 }
 
 // decide makes a decision. take says that the caller will send the request to the chosen holder.
@@ -178,7 +179,7 @@ func (p *Prepared) decide(ctx context.Context, take bool) (*Decision, error) {
 	if d.TokensKnown || d.FromText {
 		p.match(d, snap, pool)
 	}
-	d.take, d.scope = take, req.Scope
+	d.take, d.scope, d.choices = take, req.Scope, max(req.Choices, 1)
 	d.query = policy.Query{
 		PromptTokens: d.PromptTokens,
 		Known:        d.TokensKnown || d.FromText,
@@ -194,6 +195,7 @@ func (p *Prepared) decide(ctx context.Context, take bool) (*Decision, error) {
 		Tenant:       req.Tenant,
 		Now:          req.Now,
 		Levels:       r.levels(req),
+		Arrived:      req.Arrived,
 		Class:        d.class(),
 		Requests:     snap,
 		Cached:       req.Cached,

@@ -24,6 +24,7 @@ type Query struct {
 	Now     int64   // Unix nanoseconds
 
 	Levels   []fleet.ServiceLevel // the service levels of the request
+	Arrived  int64                // when the request arrived, Unix nanoseconds; 0 is Now
 	Class    uint64               // requests of one class have prompts with the same beginning; 0 is none
 	Requests Requests             // the requests under way at each holder; nil if they are not known
 

@@ -81,7 +81,7 @@ type Finished struct {
 	FirstTokenAt   int64 // Unix nanoseconds; 0 is never
 	Now            int64 // the end of the request, Unix nanoseconds
 	UncachedTokens int   // prompt tokens that the holder had to compute, as predicted
-	OutputTokens   int   // the length of the answer, as counted; 0 is not known
+	OutputTokens   int   // the length of the answer, as counted; of several answers the mean; 0 is not known
 }
 
 // Session is the conversation of a request, if the client named one.

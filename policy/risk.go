@@ -13,7 +13,8 @@ import (
 //	Risk · V · (P(broken with the new request) − P(broken without it))
 //
 // and for each level of the new request Risk · V · P(broken). V is the level's limit for the first token in
-// milliseconds, and Risk is the parameter. P is a logistic function of the predicted time divided by the limit.
+// milliseconds, at most a minute, and Risk is the parameter. P is a logistic function of the predicted time divided by
+// the limit.
 //
 // docs/marginal.md explains the risk, and docs/design/0039 has the variants that were tried.
 const (
@@ -22,15 +23,18 @@ const (
 	riskWidth = 0.05
 	// riskReach is how far from the allowed time P still differs from 0 and 1, in widths.
 	riskReach = 8
+	// mostValue bounds V, in milliseconds. Levels with a longer limit for the first token are for batches. They must
+	// not count more than the levels of people who wait.
+	mostValue = 60_000
 	// riskCandidates is how many candidates get a risk: those with the lowest price without it. A candidate with a high
 	// price is rarely saved by its risk.
 	riskCandidates = 8
-	// riskRequests bounds how many requests of a candidate are looked at. If there are more, every second one, every third
-	// one and so on is looked at, and counts twice, three times and so on.
+	// riskRequests bounds how many requests of a candidate are looked at. If there are more, every second one, every
+	// third one and so on is looked at, and counts twice, three times and so on.
 	riskRequests = 128
-	// riskLater bounds how much later the request's own first token may come because of the risk, as a share. Without this
-	// bound the longest prompts gather where no level is left to lose, and wait for each other: p99 of the first token is
-	// 20 % later on the public conversation trace (docs/design/0039).
+	// riskLater bounds how much later the request's own first token may come because of the risk, as a share. Without
+	// this bound the longest prompts gather where no level is left to lose, and wait for each other: p99 of the first
+	// token is 20 % later on the public conversation trace (docs/design/0039).
 	riskLater = 0.05
 	// riskSlack is added to this bound, in milliseconds: a few engine steps, which no level notices.
 	riskSlack = 50
@@ -146,18 +150,24 @@ func (m *marginal) risk(q *Query, c *Candidate, usual *typical, s *riskScratch) 
 				allowed := float64(level.PerToken) / 1e6 * max(length-1, 1)
 				sum += broken(with/allowed) - broken(without/allowed)
 			}
-			risk += limit * kept * sum
+			risk += min(limit, mostValue) * kept * sum
 		}
 	}
 	risk *= float64(max(every, 1)) / lengthQuantiles
-	// The new request's own risk uses the mean timing, as its own time does: a slow holder must get its part of the work.
+	// The new request's own risk uses the mean timing, as its own time does: a slow holder must get its part of the
+	// work.
 	usually := usual.timing.Step(l.Requests+1, l.ContextTokens+l.OutputTokens+int64(q.PromptTokens))
+	first := ownFirstToken(c)
+	if q.Arrived > 0 {
+		first += max(float64(q.Now-q.Arrived)/1e6, 0)
+	}
 	for _, level := range q.Levels {
-		kept := 1 - broken(ownFirstToken(c)*1e6/float64(level.FirstToken))
+		limit := float64(level.FirstToken) / 1e6
+		kept := 1 - broken(first/limit)
 		if level.PerToken > 0 {
 			kept *= 1 - broken(usually*1e6/float64(level.PerToken))
 		}
-		risk += float64(level.FirstToken) / 1e6 * (1 - kept)
+		risk += min(limit, mostValue) * (1 - kept)
 	}
 	return m.Risk * risk
 }

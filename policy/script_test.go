@@ -44,7 +44,8 @@ var folders = []struct {
 //	wait 5s                               time passes
 //
 // Options of route: target=NAME rank=N exclude=NAME,NAME limit=N turn=N random=N imbalance=N weights=G,C,D,R
-// session=KEY tenant=NAME model=NAME lora=NAME; text="…" or text="…"*N: the prompt as text, N times;
+// session=KEY tenant=NAME model=NAME lora=NAME levels=L,L waited=D (service levels, and the time since the request
+// arrived); text="…" or text="…"*N: the prompt as text, N times;
 // prompt=NAME:N,NAME:N: the prompt as tokens, the first N of each named text, with its keys in blocks of 16.
 //
 // Each line describes a change of the state. A worker line after a route or explain line starts a new fleet, with new

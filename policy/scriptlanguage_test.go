@@ -131,14 +131,7 @@ func (s *script) addUnderway(h fleet.Holder, options []string) error {
 	err := eachOption(options, func(key, value string) (err error) {
 		switch key {
 		case "levels":
-			u.Levels = nil
-			for _, text := range strings.Split(value, ",") {
-				l, err := fleet.ParseServiceLevel(text)
-				if err != nil {
-					return err
-				}
-				u.Levels = append(u.Levels, l)
-			}
+			u.Levels, err = parseLevels(value)
 		case "waited":
 			waited, err = time.ParseDuration(value)
 		case "since":
@@ -166,6 +159,17 @@ func (s *script) addUnderway(h fleet.Holder, options []string) error {
 		s.underway[h] = append(s.underway[h], u)
 	}
 	return err
+}
+
+func parseLevels(text string) (levels []fleet.ServiceLevel, err error) {
+	for _, item := range strings.Split(text, ",") {
+		l, err := fleet.ParseServiceLevel(item)
+		if err != nil {
+			return nil, err
+		}
+		levels = append(levels, l)
+	}
+	return levels, nil
 }
 
 // AppendUnderway implements policy.Requests.
@@ -346,6 +350,14 @@ func (s *script) setQuery(q *policy.Query, spec *policy.Spec, key, value string)
 	case "tenant":
 		q.Tenant = value
 		return nil
+	case "levels":
+		var err error
+		q.Levels, err = parseLevels(value)
+		return err
+	case "waited":
+		d, err := time.ParseDuration(value)
+		q.Arrived = q.Now - int64(d)
+		return err
 	case "model":
 		q.Model = value
 		return nil

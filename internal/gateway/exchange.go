@@ -208,7 +208,7 @@ func (x *exchange) route(ctx context.Context) (*warmpath.Decision, error) {
 func (x *exchange) decide(ctx context.Context) (*warmpath.Decision, error) {
 	began := time.Now()
 	q := &x.prepared.route
-	q.Now, q.Random = began.UnixNano(), rand.Uint64()
+	q.Now, q.Random, q.Arrived = began.UnixNano(), rand.Uint64(), x.rec.Time.UnixNano()
 	var would opinion
 	if x.prepared.shadow != nil {
 		would = x.prepared.shadow.ask(ctx, &x.prepared)

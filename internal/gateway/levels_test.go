@@ -10,6 +10,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/gateway"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // level returns the service level that text names.
@@ -131,5 +132,25 @@ func TestTheSharedLevelsOfRequestsAreNotCopied(t *testing.T) {
 	}
 	if all[0].FirstToken = time.Minute; one[0] != level("5s/100ms") {
 		t.Errorf("the caller of UseServiceLevels changed a request's levels: %v", one)
+	}
+}
+
+// TestTheTimeInTheQueueCountsForServiceLevels: a client's time for the first token begins when its request arrives, and
+// not when a worker has room for it.
+func TestTheTimeInTheQueueCountsForServiceLevels(t *testing.T) {
+	_, f, first := occupied(t, "first", nil)
+	// The second request has levels, the first one has none.
+	f.UseServiceLevels(gateway.ServiceLevels{All: fleet.DefaultServiceLevels()})
+	f.ask(t, "second", "")
+	f.line(t, 1)
+	left := time.Now().UnixNano()
+	first.cancel()
+	var under []fleet.Underway
+	testenv.Until(t, "the second is at the worker", func() bool {
+		under = f.Fleet.Snapshot().AppendUnderway(nil, 0, time.Now().UnixNano())
+		return len(under) == 1
+	})
+	if under[0].Arrived <= 0 || under[0].Arrived >= left {
+		t.Errorf("the second request arrived at %d, but it waited before %d", under[0].Arrived, left)
 	}
 }
