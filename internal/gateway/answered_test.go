@@ -198,6 +198,7 @@ func TestTheWaitInTheQueueCountsForALevel(t *testing.T) {
 		var requests sync.WaitGroup
 		for range 2 {
 			requests.Go(func() { complete(x.Gateway, strings.NewReader(streamed)) })
+			synctest.Wait() // the first request is at the engine before the second one comes
 		}
 		requests.Wait()
 		if got := answered(t, x.Telemetry); got != "2s broken 1, 2s kept 1, 5s kept 2" {
