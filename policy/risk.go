@@ -43,7 +43,8 @@ const (
 // riskScratch is the memory of one decision.
 type riskScratch struct {
 	requests []fleet.Underway
-	lengths  []int32
+	lengths  []int32 // the last lengths of answers of class
+	class    uint64
 	listed   [riskCandidates]int
 }
 
@@ -109,54 +110,78 @@ func ownFirstToken(c *Candidate) float64 {
 	return c.Terms[costWait] + c.Terms[costMemory] + c.Terms[costPrefill]
 }
 
-// risk returns the risk of c in milliseconds. s.requests are the requests under way at c, and s.lengths is
-// overwritten.
-//
-// A request that waits before the new one gets its first token as if the new one did not exist, because engines compute
-// prompts in the order of their arrival. But its answer is delayed: it runs when the new prompt is computed. All
-// answers are delayed by the prompts that wait now, with and without the new request.
-func (m *marginal) risk(q *Query, c *Candidate, usual *typical, s *riskScratch) (risk float64) {
+// risk returns the risk of c in milliseconds. s.requests are the requests under way at c.
+func (m *marginal) risk(q *Query, c *Candidate, usual *typical, s *riskScratch) float64 {
 	l, own := &c.Load, timing(c)
 	n := max(q.PromptTokens-int(m.reach(c)), 1)
-	prompt := own.Prompt(n, max(q.PromptTokens, n))
-	step := own.Step(l.Requests, l.ContextTokens+l.OutputTokens)
-	longer := own.Context*float64(q.PromptTokens) + own.Sequence // how much longer a step takes with the new answer in it
-	backlog := float64(l.Backlog) / 1e6
-	every := (len(s.requests) + riskRequests - 1) / riskRequests
-	for i := 0; i < len(s.requests); i += max(every, 1) {
-		u := &s.requests[i]
-		first := float64(u.First-u.Arrived) / 1e6
-		since := float64(q.Now-u.First) / 1e6 // milliseconds since the first token; negative before it
-		took := max(since, 0) + max(backlog-max(-since, 0), 0)
-		s.lengths = m.lengths.append(s.lengths[:0], q.Model, u.Class)
-		lengths := quantiles(s.lengths, u.Output, u.Most)
-		for _, level := range u.Levels {
-			limit := float64(level.FirstToken) / 1e6
-			kept := 1 - broken(first/limit)
-			if !u.Waiting {
-				kept = 0
-				if first <= limit {
-					kept = 1
-				}
-			}
-			if kept == 0 || level.PerToken == 0 {
-				continue
-			}
-			sum := 0.0
-			for _, length := range lengths {
-				rest := length - float64(u.Output)
-				without := took + rest*step
-				with := without + prompt + min(rest, usual.answer)*longer
-				allowed := float64(level.PerToken) / 1e6 * max(length-1, 1)
-				sum += broken(with/allowed) - broken(without/allowed)
-			}
-			risk += min(limit, mostValue) * kept * sum
-		}
+	d := delay{
+		step:    own.Step(l.Requests, l.ContextTokens+l.OutputTokens),
+		backlog: float64(l.Backlog) / 1e6,
+		prompt:  own.Prompt(n, max(q.PromptTokens, n)),
+		longer:  own.Context*float64(q.PromptTokens) + own.Sequence,
+		answer:  usual.answer,
 	}
-	risk *= float64(max(every, 1)) / lengthQuantiles
-	// The new request's own risk uses the mean timing, as its own time does: a slow holder must get its part of the
-	// work.
-	usually := usual.timing.Step(l.Requests+1, l.ContextTokens+l.OutputTokens+int64(q.PromptTokens))
+	risk := 0.0
+	every := max((len(s.requests)+riskRequests-1)/riskRequests, 1)
+	for i := 0; i < len(s.requests); i += every {
+		u := &s.requests[i]
+		if i == 0 || u.Class != s.class {
+			s.lengths, s.class = m.lengths.append(s.lengths[:0], q.Model, u.Class), u.Class
+		}
+		risk += d.risk(u, q.Now, s.lengths)
+	}
+	return m.Risk * (risk*float64(every) + ownRisk(q, c, usual))
+}
+
+// delay is what a new request changes for the other requests at a holder. All times are in milliseconds.
+type delay struct {
+	step    float64 // the time of an engine step now
+	backlog float64 // the time until the prompts that wait now are computed
+	prompt  float64 // the time to compute the new prompt: all other answers stand still
+	longer  float64 // how much longer a step takes while the new answer is generated
+	answer  float64 // the steps of the new answer
+}
+
+// risk returns the sum of V · (P(broken with the new request) − P(broken without it)) over the levels of u. sorted has
+// the lengths of the last answers, ascending.
+//
+// The new request does not delay the first token of u, because engines compute prompts in the order of their arrival.
+// It delays the further tokens. They are also delayed by the prompts that wait now, with and without the new request.
+func (d *delay) risk(u *fleet.Underway, now int64, sorted []int32) (risk float64) {
+	first := float64(u.First-u.Arrived) / 1e6
+	since := float64(now-u.First) / 1e6 // milliseconds since the first token; negative before it
+	took := max(since, 0) + max(d.backlog-max(-since, 0), 0)
+	lengths := quantiles(sorted, u.Output, u.Most)
+	for _, level := range u.Levels {
+		limit := float64(level.FirstToken) / 1e6
+		kept := 0.0 // the probability that the limit for the first token is kept
+		switch {
+		case u.Waiting:
+			kept = 1 - broken(first/limit)
+		case first <= limit:
+			kept = 1
+		}
+		if kept == 0 || level.PerToken == 0 {
+			continue
+		}
+		sum := 0.0
+		for _, length := range lengths {
+			rest := length - float64(u.Output)
+			without := took + rest*d.step
+			with := without + d.prompt + min(rest, d.answer)*d.longer
+			allowed := float64(level.PerToken) / 1e6 * max(length-1, 1)
+			sum += broken(with/allowed) - broken(without/allowed)
+		}
+		risk += value(limit) * kept * sum / lengthQuantiles
+	}
+	return risk
+}
+
+// ownRisk returns the sum of V · P(broken) over the levels of the new request. It uses the mean timing, as the
+// request's own time does: a slow holder must get its part of the work.
+func ownRisk(q *Query, c *Candidate, usual *typical) (risk float64) {
+	l := &c.Load
+	step := usual.timing.Step(l.Requests+1, l.ContextTokens+l.OutputTokens+int64(q.PromptTokens))
 	first := ownFirstToken(c)
 	if q.Arrived > 0 {
 		first += max(float64(q.Now-q.Arrived)/1e6, 0)
@@ -165,12 +190,15 @@ func (m *marginal) risk(q *Query, c *Candidate, usual *typical, s *riskScratch) 
 		limit := float64(level.FirstToken) / 1e6
 		kept := 1 - broken(first/limit)
 		if level.PerToken > 0 {
-			kept *= 1 - broken(usually*1e6/float64(level.PerToken))
+			kept *= 1 - broken(step*1e6/float64(level.PerToken))
 		}
-		risk += min(limit, mostValue) * (1 - kept)
+		risk += value(limit) * (1 - kept)
 	}
-	return m.Risk * risk
+	return risk
 }
+
+// value returns V for a level with the given limit for the first token.
+func value(limit float64) float64 { return min(limit, mostValue) }
 
 // broken returns the probability that a limit is broken. ratio is the predicted time divided by the limit.
 func broken(ratio float64) float64 {
