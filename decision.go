@@ -57,9 +57,6 @@ func (r *Record) Why(i int) string {
 		return why
 	}
 	chosen, other := &r.Candidates[r.Chosen], &r.Candidates[i]
-	if other.Note != "" {
-		return why
-	}
 	if other.Score >= chosen.Score {
 		return why
 	}

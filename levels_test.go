@@ -45,7 +45,7 @@ func TestOptionsRefuseWrongLevels(t *testing.T) {
 	for text, levels := range map[string][]fleet.ServiceLevel{
 		"first_token: 0s is not positive": {{PerToken: time.Second}},
 		"per_token: -1s is negative":      {{FirstToken: time.Second, PerToken: -time.Second}},
-		"5 service levels, at most 4":     {{FirstToken: 1}, {FirstToken: 2}, {FirstToken: 3}, {FirstToken: 4}, {FirstToken: 5}},
+		"more than 4 service levels":      {{FirstToken: 1}, {FirstToken: 2}, {FirstToken: 3}, {FirstToken: 4}, {FirstToken: 5}},
 		"100h0m0s is longer than 1h0m0s":  {{FirstToken: 100 * time.Hour}},
 	} {
 		_, err := warmpath.New(warmpath.Options{Fleet: fleet.New(fleet.Config{}), ServiceLevels: levels})

@@ -102,13 +102,8 @@ func (o *Options) validate() error {
 	if o.BlockSize < 0 || o.BlockSize > block.MaxSize {
 		errs = append(errs, fmt.Errorf("block size %d is not within 0..%d", o.BlockSize, block.MaxSize))
 	}
-	for _, l := range o.ServiceLevels {
-		if err := l.Validate(); err != nil {
-			errs = append(errs, fmt.Errorf("service level %v: %w", l, err))
-		}
-	}
-	if n := len(o.ServiceLevels); n > fleet.MaxServiceLevels {
-		errs = append(errs, fmt.Errorf("%d service levels, at most %d", n, fleet.MaxServiceLevels))
+	if err := fleet.ValidateServiceLevels(o.ServiceLevels); err != nil {
+		errs = append(errs, err)
 	}
 	if o.MaxRequests < 0 {
 		errs = append(errs, fmt.Errorf("limit of %d requests is negative", o.MaxRequests))

@@ -59,7 +59,7 @@ func TestAPredictionLeavesOutWhatIsAtRisk(t *testing.T) {
 			}
 			// If the policy needs the risk, the tokens at risk also count as work of the holder.
 			want := int64(640 + 641 - 640)
-			if spec.NeedsRisk {
+			if spec.NeedsAtRisk {
 				want += 21 * 16
 			}
 			if got := w.fleet.Snapshot().Load(0).PrefillTokens; got != want {

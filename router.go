@@ -101,7 +101,7 @@ func (d *Decision) routed() {
 func (r *Router) reserve(d *Decision, req *Request) bool {
 	c := &d.Candidates[d.Chosen]
 	uncached := max(d.PromptTokens-c.Predicted, 0)
-	if d.policy.NeedsRisk() {
+	if d.policy.NeedsAtRisk() {
 		uncached += d.AtRiskTokens
 	}
 	most := r.options.MaxRequests
@@ -333,7 +333,7 @@ func (d *Decision) noteRisk(snap *fleet.Snapshot, c *policy.Candidate) {
 
 // noteRisks sets how much of each candidate's match is at risk, for policies that need it.
 func (d *Decision) noteRisks(snap *fleet.Snapshot) {
-	if !d.policy.NeedsRisk() {
+	if !d.policy.NeedsAtRisk() {
 		return
 	}
 	for i := range d.Candidates {
@@ -355,7 +355,7 @@ func (d *Decision) settle(snap *fleet.Snapshot, choice policy.Choice) {
 	}
 	d.Pinned = c.Worker.Facts.Ranks > 1
 	for i := range d.Candidates {
-		if !d.policy.NeedsRisk() && (!d.take || i == choice.Index) {
+		if !d.policy.NeedsAtRisk() && (!d.take || i == choice.Index) {
 			d.noteRisk(snap, &d.Candidates[i]) // the policy does not need this figure, so it is only for the record
 		}
 	}

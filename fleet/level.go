@@ -3,6 +3,7 @@ package fleet
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -20,7 +21,7 @@ type ServiceLevel struct {
 // number, and more than a strict, a usual and a loose level are hardly told apart.
 const MaxServiceLevels = 4
 
-// longestLevel bounds the times of a service level. An answer that may take longer needs no service level.
+// longestLevel bounds the times of a service level. Whoever has more time needs no service level.
 const longestLevel = time.Hour
 
 // DefaultServiceLevels returns two service levels that are usual for chats: a loose one and a strict one. Requests have
@@ -44,10 +45,8 @@ func (l ServiceLevel) Kept(first, total time.Duration, tokens int) bool {
 
 // KeptWhole reports whether an answer that came in one piece keeps l. Its first token was not seen, so the time of both
 // limits together counts. total is the time from arrival to the end, and tokens is the number of tokens of the answer.
+// l must have a limit for further tokens: without it nothing is known about such an answer.
 func (l ServiceLevel) KeptWhole(total time.Duration, tokens int) bool {
-	if l.PerToken <= 0 {
-		return true
-	}
 	return total <= l.FirstToken+time.Duration(max(tokens-1, 0))*l.PerToken
 }
 
@@ -90,4 +89,39 @@ func ParseServiceLevel(s string) (l ServiceLevel, err error) {
 		return ServiceLevel{}, fmt.Errorf("service level %.40q is not FIRST_TOKEN/PER_TOKEN or FIRST_TOKEN, such as 5s/100ms: %w", s, err)
 	}
 	return l, nil
+}
+
+// ParseServiceLevels reads service levels with commas between them, or "none". The list is not nil, also if it is
+// empty.
+func ParseServiceLevels(s string) ([]ServiceLevel, error) {
+	list := []ServiceLevel{}
+	if strings.TrimSpace(s) == "none" {
+		return list, nil
+	}
+	for item := range strings.SplitSeq(s, ",") {
+		l, err := ParseServiceLevel(strings.TrimSpace(item))
+		if err != nil {
+			return nil, err
+		}
+		if list = append(list, l); len(list) > MaxServiceLevels {
+			break // ValidateServiceLevels refuses the list; the rest need not be read
+		}
+	}
+	return list, ValidateServiceLevels(list)
+}
+
+// ValidateServiceLevels returns an error if a list has a wrong level, the same level twice, or too many levels.
+func ValidateServiceLevels(list []ServiceLevel) error {
+	if len(list) > MaxServiceLevels {
+		return fmt.Errorf("more than %d service levels", MaxServiceLevels)
+	}
+	for i, l := range list {
+		if err := l.Validate(); err != nil {
+			return fmt.Errorf("service level %v: %w", l, err)
+		}
+		if slices.Contains(list[:i], l) {
+			return fmt.Errorf("the service level %v twice", l)
+		}
+	}
+	return nil
 }

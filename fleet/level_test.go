@@ -1,6 +1,8 @@
 package fleet_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -35,9 +37,6 @@ func TestAnAnswerInOnePieceHasTheTimeOfBothLimits(t *testing.T) {
 	if l.KeptWhole(2001*time.Millisecond, 0) {
 		t.Error("an answer without tokens may take 2 s")
 	}
-	if l = (fleet.ServiceLevel{FirstToken: time.Second}); !l.KeptWhole(time.Hour, 10) {
-		t.Error("without a limit for each token, the end of an answer says nothing about its first token")
-	}
 }
 
 func TestServiceLevelsAreReadAsTheyAreWritten(t *testing.T) {
@@ -56,4 +55,29 @@ func TestServiceLevelsAreReadAsTheyAreWritten(t *testing.T) {
 			t.Errorf("%q was read as %v", s, l)
 		}
 	}
+}
+
+func TestAListOfServiceLevels(t *testing.T) {
+	f := func(text, want string) {
+		t.Helper()
+		list, err := fleet.ParseServiceLevels(text)
+		got := fmt.Sprint(list)
+		if err != nil {
+			got = err.Error()
+		}
+		if !strings.Contains(got, want) {
+			t.Errorf("%.40q: %v, want %s", text, got, want)
+		}
+		if err == nil && list == nil {
+			t.Errorf("%q: the list is nil, which means the default levels", text)
+		}
+	}
+	f("5s/100ms, 2s", "[5s/100ms 2s]")
+	f(" none ", "[]")
+	f("", "is not FIRST_TOKEN")
+	f("5s,", "is not FIRST_TOKEN")
+	f("none,5s", "is not FIRST_TOKEN")
+	f("5s/100ms,5000ms/0.1s", "the service level 5s/100ms twice")
+	f("1s,2s,3s,4s,5s", "more than 4 service levels")
+	f(strings.Repeat("1s,", 100_000), "more than 4 service levels")
 }

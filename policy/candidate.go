@@ -59,14 +59,14 @@ type Candidate struct {
 	Predicted int                 // Match, or more if a longer part of the prompt was sent to the holder before
 	Active    int                 // prompt tokens that requests under way at the holder also have; 0 without Spec.NeedsActive
 	// AtRisk is how many tokens at the end of Predicted are expected to be evicted before the request is scheduled. It
-	// is 0 without Spec.NeedsRisk.
+	// is 0 without Spec.NeedsAtRisk.
 	AtRisk int
 	Full   int // prompt tokens that would match if the model had only groups with full attention; for explanation only
 
 	Score  float64           // set by the scorers or the chooser, if the candidate passed the filters; higher is better
 	Terms  [MaxTerms]float64 // the parts of Score in the order of [Policy.Terms]; for explanation
 	Reason string            // why the candidate was left out; "" if it passed the filters
-	Note   string            // why the chooser passed over the candidate without regard to its Score; "" if it did not
+	Note   string            // why the candidate was not chosen although its Score is higher; "" if Score decided
 }
 
 // MaxTerms is the greatest number of terms of a policy.

@@ -70,13 +70,13 @@ const (
 	costDecode         // the time of the answer; requests that run at the holder make it longer
 	costOthers         // the time by which this request delays the requests that run at the holder, times Externality
 	costEvict          // the cost of computing the evicted blocks again, times Eviction
-	costRisk           // the service levels of other requests that this request breaks, times Risk
+	costRisk           // the price of the service levels that are probably broken, of this request and of others, times Risk
 )
 
 // Spec returns the policy.
 func (p Marginal) Spec(name string) Spec {
 	return Spec{
-		Name: name, NeedsMatches: true, NeedsRisk: true, Terms: []string{"wait", "memory", "prefill", "tail", "decode", "others", "evict", "risk"},
+		Name: name, NeedsMatches: true, NeedsAtRisk: true, Terms: []string{"wait", "memory", "prefill", "tail", "decode", "others", "evict", "risk"},
 		Chooser: func() Chooser { return &marginal{Marginal: p, weights: p.TierWeights.ByTier()} }, Reasons: ReasonsBy("the lowest predicted cost"),
 	}
 }

@@ -33,9 +33,9 @@ type Spec struct {
 
 	// NeedsActive says that the policy reads Candidate.Active. This costs a lookup at each holder with a match.
 	NeedsActive bool
-	// NeedsRisk says that the policy reads Candidate.AtRisk. This costs a lookup at each holder with a match and with
+	// NeedsAtRisk says that the policy reads Candidate.AtRisk. This costs a lookup at each holder with a match and with
 	// requests under way.
-	NeedsRisk bool
+	NeedsAtRisk bool
 
 	// Reach says which holders of a large fleet become candidates. With ReachUnset, the reach follows from the chooser and
 	// the picker.
@@ -222,9 +222,9 @@ func (p *Policy) Matches() bool { return p.matches }
 // have.
 func (p *Policy) NeedsActive() bool { return p.spec.NeedsActive }
 
-// NeedsRisk reports whether the policy reads Candidate.AtRisk: the part of a match that may be evicted before the
+// NeedsAtRisk reports whether the policy reads Candidate.AtRisk: the part of a match that may be evicted before the
 // request is scheduled.
-func (p *Policy) NeedsRisk() bool { return p.spec.NeedsRisk }
+func (p *Policy) NeedsAtRisk() bool { return p.spec.NeedsAtRisk }
 
 // NeedsText reports whether the policy reads the prompt's text.
 func (p *Policy) NeedsText() bool { return p.spec.NeedsText }

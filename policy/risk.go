@@ -8,18 +8,20 @@ import (
 )
 
 // The risk of a candidate is the price of the service levels ([fleet.ServiceLevel]) that are probably broken if the
-// request goes there. For each request that runs or waits at the candidate, and for each of its levels, it is
+// request goes there. For each request that runs or waits at the candidate, and for each of its levels with a limit for
+// further tokens, it is
 //
-//	Risk · V · (P(broken with the new request) − P(broken without it))
+//	Risk · V · K · (P(broken with the new request) − P(broken without it))
 //
-// and for each level of the new request Risk · V · P(broken). V is the level's limit for the first token in
-// milliseconds, at most a minute, and Risk is the parameter. P is a logistic function of the predicted time divided by
-// the limit.
+// and for each level of the new request Risk · V · P(broken). Risk is the parameter, V is the level's limit for the
+// first token in milliseconds, at most a minute, and K is the probability that the limit for the first token is kept. P
+// is a logistic function of the predicted time of the further tokens divided by the time that the level allows for
+// them.
 //
 // docs/marginal.md explains the risk, and docs/design/0039 has the variants that were tried.
 const (
-	// riskWidth is the width of the logistic function: the usual error of a predicted time, as a share of the allowed
-	// time.
+	// riskWidth is the width of the logistic function, as a share of the allowed time. Widths from 0.03 to 0.2 keep
+	// about the same shares of the levels.
 	riskWidth = 0.05
 	// riskReach is how far from the allowed time P still differs from 0 and 1, in widths.
 	riskReach = 8
@@ -50,55 +52,64 @@ type riskScratch struct {
 
 var riskScratches = sync.Pool{New: func() any { return new(riskScratch) }}
 
-// addRisk adds the risk to the prices of the candidates whose price is lowest, and returns the index of the candidate
-// with the lowest sum. The other candidates get a note.
+// addRisk adds the risk to the prices of the candidates whose price is lowest. It returns the index of the candidate
+// with the lowest sum among those that are not too late for the request's own first token.
 func (m *marginal) addRisk(q *Query, c []Candidate, usual *typical) (picked int) {
 	s := riskScratches.Get().(*riskScratch)
 	defer riskScratches.Put(s)
 	listed := s.list(q, c)
-	best := listed[0]
-	latest := ownFirstToken(&c[best])*(1+riskLater) + riskSlack
-	picked = -1
+	latest := ownFirstToken(&c[listed[0]])*(1+riskLater) + riskSlack
+	picked = listed[0]
 	for _, i := range listed {
-		if ownFirstToken(&c[i]) > latest {
-			c[i].Note = noteLater
-			continue
-		}
 		s.requests = q.Requests.AppendUnderway(s.requests[:0], c[i].Holder, q.Now)
 		risk := m.risk(q, &c[i], usual, s)
 		c[i].Terms[costRisk] = risk
 		c[i].Score -= risk
-		if picked < 0 || c[i].Score > c[picked].Score || c[i].Score == c[picked].Score && TieWork.Before(q, &c[i], &c[picked]) {
+		if ownFirstToken(&c[i]) <= latest && better(q, &c[i], &c[picked]) {
 			picked = i
 		}
 	}
+	note(c, picked, latest)
 	return picked
 }
 
-// Why a candidate got no risk and was passed over.
+// Why a candidate was not picked although its score is higher than that of the picked one.
 const (
-	noteCostly = "higher cost, even without the risk"
-	noteLater  = "its first token would come too late"
+	noteLater    = "higher score, but its first token would come too late"
+	noteUnlisted = "higher score, but without the risk: other candidates cost less"
 )
 
-// list returns the indexes of the candidates with the highest scores, the highest first. The other candidates get a
-// note.
+// note gives a note to each candidate with a higher score than the picked one. latest is the bound of the own first
+// token.
+func note(c []Candidate, picked int, latest float64) {
+	for i := range c {
+		switch {
+		case c[i].Score <= c[picked].Score:
+		case ownFirstToken(&c[i]) > latest:
+			c[i].Note = noteLater
+		default:
+			c[i].Note = noteUnlisted
+		}
+	}
+}
+
+// better reports whether candidate a is taken before candidate b.
+func better(q *Query, a, b *Candidate) bool {
+	return a.Score > b.Score || a.Score == b.Score && TieWork.Before(q, a, b)
+}
+
+// list returns the indexes of the candidates with the highest scores, the highest first.
 func (s *riskScratch) list(q *Query, c []Candidate) []int {
 	n := 0
 	for i := range c {
 		at := n
-		for at > 0 && (c[i].Score > c[s.listed[at-1]].Score || c[i].Score == c[s.listed[at-1]].Score && TieWork.Before(q, &c[i], &c[s.listed[at-1]])) {
+		for at > 0 && better(q, &c[i], &c[s.listed[at-1]]) {
 			at--
 		}
 		if at == riskCandidates {
-			c[i].Note = noteCostly
 			continue
 		}
-		if n == riskCandidates {
-			c[s.listed[n-1]].Note = noteCostly
-		} else {
-			n++
-		}
+		n = min(n+1, riskCandidates)
 		copy(s.listed[at+1:n], s.listed[at:])
 		s.listed[at] = i
 	}

@@ -131,7 +131,7 @@ func (s *script) addUnderway(h fleet.Holder, options []string) error {
 	err := eachOption(options, func(key, value string) (err error) {
 		switch key {
 		case "levels":
-			u.Levels, err = parseLevels(value)
+			u.Levels, err = fleet.ParseServiceLevels(value)
 		case "waited":
 			waited, err = time.ParseDuration(value)
 		case "since":
@@ -159,17 +159,6 @@ func (s *script) addUnderway(h fleet.Holder, options []string) error {
 		s.underway[h] = append(s.underway[h], u)
 	}
 	return err
-}
-
-func parseLevels(text string) (levels []fleet.ServiceLevel, err error) {
-	for _, item := range strings.Split(text, ",") {
-		l, err := fleet.ParseServiceLevel(item)
-		if err != nil {
-			return nil, err
-		}
-		levels = append(levels, l)
-	}
-	return levels, nil
 }
 
 // AppendUnderway implements policy.Requests.
@@ -352,7 +341,7 @@ func (s *script) setQuery(q *policy.Query, spec *policy.Spec, key, value string)
 		return nil
 	case "levels":
 		var err error
-		q.Levels, err = parseLevels(value)
+		q.Levels, err = fleet.ParseServiceLevels(value)
 		return err
 	case "waited":
 		d, err := time.ParseDuration(value)

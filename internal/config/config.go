@@ -193,7 +193,6 @@ func (c *Config) Options() warmpath.Options {
 		Policies:       c.specs(),
 		Shadow:         c.Shadow,
 		ModelPolicies:  c.ModelPolicies,
-		ServiceLevels:  c.ServiceLevels,
 		Index:          c.Index.Config,
 		MaxSpeculative: c.Index.MaxSpeculative,
 		BlockSize:      c.Routing.BlockSize,

@@ -59,9 +59,6 @@ request_service_levels: true
 		if diff := cmp.Diff(want, cfg.RequestLevels()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", text, diff)
 		}
-		if diff := cmp.Diff(want.All, cfg.Options().ServiceLevels); diff != "" {
-			t.Errorf("%s: the router's levels (-want +got):\n%s", text, diff)
-		}
 	}
 	if d := fleet.DefaultServiceLevels(); len(d) != 2 || d[0] != loose || d[1] != strict {
 		t.Errorf("the defaults are %v", d)

@@ -124,8 +124,8 @@ func TestAnswersWithinAndBeyondEachServiceLevelAreCounted(t *testing.T) {
 			pieces{first: time.Second, each: 80 * time.Millisecond, events: 21, usage: 41},
 			"5s/100ms kept 1, 5s/50ms broken 1"},
 		{"an answer in one piece has the time of both limits", unstreamed, "2s/50ms,2s/100ms,2s",
-			inOnePiece(3*time.Second, 12), // 2 s + 11 · 50 ms and 2 s + 11 · 100 ms
-			"2s kept 1, 2s/100ms kept 1, 2s/50ms broken 1"},
+			inOnePiece(3*time.Second, 12), // 2 s + 11 · 50 ms and 2 s + 11 · 100 ms; 2s alone limits what was not seen
+			"2s/100ms kept 1, 2s/50ms broken 1"},
 		{"the choices of an answer in one piece grow at the same time", strings.Replace(unstreamed, "{", `{"n":3,`, 1), "2s/50ms,2s/100ms",
 			inOnePiece(3050*time.Millisecond, 34), "2s/100ms kept 1, 2s/50ms broken 1"}, // 34 tokens: one choice has 12 or more
 		{"the length of an answer in one piece without a usage is not known", unstreamed, "2s/50ms,2s", inOnePiece(3*time.Second, 0), ""},
@@ -215,14 +215,14 @@ func TestTheWaitInTheQueueCountsForALevel(t *testing.T) {
 func TestALevelThatOnlyARequestNamesHasACommonName(t *testing.T) {
 	f := serve(t, nil, worker(t, plain))
 	f.UseServiceLevels(gateway.ServiceLevels{
-		All: levelsOf("1h"), ByModel: map[string][]fleet.ServiceLevel{"other": levelsOf("1h/30m")}, ByTenant: map[string][]fleet.ServiceLevel{"t": levelsOf("50m")}, ByRequest: true,
+		All: levelsOf("1h/1m"), ByModel: map[string][]fleet.ServiceLevel{"other": levelsOf("1h/30m")}, ByTenant: map[string][]fleet.ServiceLevel{"t": levelsOf("50m/1m")}, ByRequest: true,
 	})
-	f.post(t, chat, "X-Warmpath-Service-Levels", "60m,60m/30m,50m,40m")
+	f.post(t, chat, "X-Warmpath-Service-Levels", "60m/1m,60m/30m,50m/1m,40m/1m")
 	rec := f.last(t, 1)
-	if got := answered(t, f.Telemetry); got != "1h0m0s kept 1, 1h0m0s/30m0s kept 1, 50m0s kept 1, request kept 1" {
+	if got := answered(t, f.Telemetry); got != "1h0m0s/1m0s kept 1, 1h0m0s/30m0s kept 1, 50m0s/1m0s kept 1, request kept 1" {
 		t.Error(got)
 	}
-	if got := fmt.Sprint(rec.KeptLevels); got != "[1h0m0s 1h0m0s/30m0s 50m0s 40m0s]" {
+	if got := fmt.Sprint(rec.KeptLevels); got != "[1h0m0s/1m0s 1h0m0s/30m0s 50m0s/1m0s 40m0s/1m0s]" {
 		t.Errorf("the record has %s", got)
 	}
 }
@@ -235,15 +235,15 @@ func TestARequestCountsForTheLevelsThatItCameWith(t *testing.T) {
 		<-answer
 		plain(w, r)
 	}))
-	f.UseServiceLevels(gateway.ServiceLevels{All: levelsOf("50m")})
+	f.UseServiceLevels(gateway.ServiceLevels{All: levelsOf("50m/1m")})
 	var request sync.WaitGroup
 	request.Go(func() { _, _, _ = f.try(t.Context(), chat) })
 	<-came
-	f.UseServiceLevels(gateway.ServiceLevels{All: levelsOf("40m")})
+	f.UseServiceLevels(gateway.ServiceLevels{All: levelsOf("40m/1m")})
 	close(answer)
 	request.Wait()
 	f.last(t, 1)
-	if got := answered(t, f.Telemetry); got != "50m0s kept 1" {
+	if got := answered(t, f.Telemetry); got != "50m0s/1m0s kept 1" {
 		t.Error(got)
 	}
 }

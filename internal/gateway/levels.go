@@ -2,9 +2,7 @@ package gateway
 
 import (
 	"cmp"
-	"errors"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -85,28 +83,9 @@ func (l *levels) named(h http.Header) ([]fleet.ServiceLevel, error) {
 	case len(values) > 1:
 		return nil, api.Invalid("", headerLevels+" stands more than once; send it once")
 	}
-	return readLevels(values[0])
-}
-
-// readLevels reads levels such as "5s/100ms, 2s/50ms", or "none".
-func readLevels(text string) ([]fleet.ServiceLevel, error) {
-	list := []fleet.ServiceLevel{}
-	if strings.TrimSpace(text) == "none" {
-		return list, nil
-	}
-	for item := range strings.SplitSeq(text, ",") {
-		item = strings.TrimSpace(item)
-		l, err := fleet.ParseServiceLevel(item)
-		switch {
-		case err != nil:
-			why := cmp.Or(errors.Unwrap(err), err) // the error without its hint, which this error has, too
-			return nil, api.Invalid("", headerLevels+" must list levels such as 5s/100ms, or be none, not "+api.Quoted(item)+": "+api.Bounded(why.Error()))
-		case slices.Contains(list, l):
-			return nil, api.Invalid("", headerLevels+" lists "+l.String()+" twice")
-		case len(list) == fleet.MaxServiceLevels:
-			return nil, api.Invalid("", headerLevels+" lists more than "+strconv.Itoa(fleet.MaxServiceLevels)+" levels")
-		}
-		list = append(list, l)
+	list, err := fleet.ParseServiceLevels(values[0])
+	if err != nil {
+		return nil, api.Invalid("", headerLevels+" must list up to "+strconv.Itoa(fleet.MaxServiceLevels)+" levels such as 5s/100ms, or be none: "+api.Bounded(err.Error()))
 	}
 	return list, nil
 }
@@ -126,6 +105,9 @@ func (x *exchange) countLevels(r *proxy.Result) {
 	q := &x.prepared.route
 	tokens := perChoice(cmp.Or(r.Usage.Completion, x.output), q.Choices)
 	for _, l := range q.Levels {
+		if whole && l.PerToken == 0 {
+			continue // it limits only the first token, which was not seen
+		}
 		kept := l.Kept(first, total, tokens)
 		if whole {
 			kept = l.KeptWhole(total, tokens)

@@ -102,14 +102,14 @@ func TestARequestNamesItsLevelsOnlyWhereThatIsAllowed(t *testing.T) {
 	}
 	f.UseServiceLevels(gateway.ServiceLevels{ByRequest: true})
 	for value, want := range map[string]string{
-		"fast":                     "X-Warmpath-Service-Levels must list levels such as 5s/100ms, or be none, not \"fast\": time: invalid duration",
-		"5s/100ms,":                "must list levels such as 5s/100ms",
-		"none,5s":                  "must list levels such as 5s/100ms",
-		"5s 2s":                    "must list levels such as 5s/100ms",
+		"fast":                     "X-Warmpath-Service-Levels must list up to 4 levels such as 5s/100ms, or be none: service level \"fast\" is not",
+		"5s/100ms,":                "must list up to 4 levels such as 5s/100ms",
+		"none,5s":                  "must list up to 4 levels such as 5s/100ms",
+		"5s 2s":                    "must list up to 4 levels such as 5s/100ms",
 		"2h":                       "2h0m0s is longer than 1h0m0s",
-		"5s/100ms, 5000ms/100ms":   "X-Warmpath-Service-Levels lists 5s/100ms twice",
-		"1s,2s,3s,4s,5s":           "X-Warmpath-Service-Levels lists more than 4 levels",
-		strings.Repeat("1s", 9000): "must list levels such as 5s/100ms",
+		"5s/100ms, 5000ms/100ms":   "the service level 5s/100ms twice",
+		"1s,2s,3s,4s,5s":           "more than 4 service levels",
+		strings.Repeat("1s", 9000): "must list up to 4 levels such as 5s/100ms",
 	} {
 		resp, text := f.post(t, chat, own, value)
 		if resp.StatusCode != http.StatusBadRequest || !strings.Contains(text, `"code":"invalid_request"`) || !strings.Contains(strings.ReplaceAll(text, `\"`, `"`), want) || len(text) > 1000 {

@@ -203,11 +203,8 @@ func (c *Config) validate() error {
 		errs = append(errs, err)
 	}
 	check(c.QueueOrder == queue.FCFS || c.Queue > 0, "a queue order needs a router queue")
-	check(len(c.Levels) <= fleet.MaxServiceLevels, "%d service levels are more than %d", len(c.Levels), fleet.MaxServiceLevels)
-	for _, l := range c.Levels {
-		if err := l.Validate(); err != nil {
-			errs = append(errs, fmt.Errorf("service level %v: %w", l, err))
-		}
+	if err := fleet.ValidateServiceLevels(c.Levels); err != nil {
+		errs = append(errs, err)
 	}
 	check(len(c.Decode) == 0 || len(c.Faults) == 0 && c.Autoscale == nil, "faults and autoscaling are not modelled with decode workers")
 	workers := 0

@@ -361,18 +361,10 @@ func ParseServiceLevels(list []string) ([]fleet.ServiceLevel, error) {
 	if list == nil {
 		return nil, nil
 	}
-	levels := []fleet.ServiceLevel{}
-	if len(list) == 1 && strings.TrimSpace(list[0]) == "none" {
-		return levels, nil
+	if len(list) == 0 {
+		return []fleet.ServiceLevel{}, nil
 	}
-	for _, s := range list {
-		l, err := fleet.ParseServiceLevel(s)
-		if err != nil {
-			return nil, err
-		}
-		levels = append(levels, l)
-	}
-	return levels, nil
+	return fleet.ParseServiceLevels(strings.Join(list, ","))
 }
 
 // ParseSLO reads "TTFT/TPOT" or "TTFT".
