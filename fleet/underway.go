@@ -4,13 +4,13 @@ import "math"
 
 // Underway is a request under way on a holder, as far as its service levels need it.
 type Underway struct {
-	Levels  []ServiceLevel // at least one; the slice belongs to the request and must not be changed
-	Arrived int64          // when the request arrived, Unix nanoseconds
-	First   int64          // when the first token came; if Waiting, when it will come, as predicted; Unix nanoseconds
-	Waiting bool           // the first token has not come
-	Output  int            // tokens of the answer so far; of several answers the mean; estimated if the answer comes in one piece
-	Class   uint64         // see Work.Class
-	Most    int            // the greatest length of the answer in tokens; 0 is not known
+	Levels     []ServiceLevel // at least one; the slice belongs to the request and must not be changed
+	Arrived    int64          // when the request arrived, Unix nanoseconds
+	First      int64          // when the first token came, or will come; predicted if Waiting or if the answer comes in one piece
+	Waiting    bool           // the first token has not come
+	Output     int            // tokens of the answer so far; of several answers the mean; estimated if the answer comes in one piece
+	Class      uint64         // see Work.Class
+	MostTokens int            // the greatest length of the answer in tokens; 0 is not known
 }
 
 // AppendUnderway appends the requests under way on h that have service levels, as they are at now (Unix nanoseconds).
@@ -45,8 +45,9 @@ func (s *Snapshot) AppendUnderway(dst []Underway, h Holder, now int64) []Underwa
 		}
 		if r.unseen {
 			u := r.underway(r.until, r.until > now)
-			if made := float64(now-r.until) / 1e6 / step; made > 0 {
-				u.Output = int(min(made, float64(u.mostTokens())))
+			u.Output = max(int(min(float64(now-r.until)/1e6/step, math.MaxInt32)), 0)
+			if u.MostTokens > 0 {
+				u.Output = min(u.Output, u.MostTokens)
 			}
 			dst = append(dst, u)
 			continue
@@ -60,15 +61,8 @@ func (s *Snapshot) AppendUnderway(dst []Underway, h Holder, now int64) []Underwa
 func (r *Reservation) underway(first int64, waiting bool) Underway {
 	return Underway{
 		Levels: r.work.Levels[:min(len(r.work.Levels), MaxServiceLevels)], Arrived: r.work.arrived(r.dispatched), First: first, Waiting: waiting,
-		Output: int(r.output) / max(r.work.Choices, 1), Most: r.work.MostTokens, Class: r.work.Class,
+		Output: int(r.output) / max(r.work.Choices, 1), MostTokens: r.work.MostTokens, Class: r.work.Class,
 	}
-}
-
-func (u *Underway) mostTokens() int {
-	if u.Most > 0 {
-		return u.Most
-	}
-	return math.MaxInt32
 }
 
 // arrived returns when the request arrived.

@@ -61,7 +61,7 @@ func TestARequestThatWaitedInTheRouterArrivedEarlier(t *testing.T) {
 	f.Reserve(&r, 0, w, 30*ms)
 	r.FirstToken(40 * ms)
 	r.Tokens(9, 50*ms)
-	if got := at(f, 60*ms)[0]; got.Arrived != 5*ms || got.Most != 100 || got.Output != 4 {
+	if got := at(f, 60*ms)[0]; got.Arrived != 5*ms || got.MostTokens != 100 || got.Output != 4 {
 		t.Errorf("%+v: it arrived at 5 ms, may have 100 tokens, and has 9 tokens in two answers", got)
 	}
 	w.Arrived = 90 * ms // a clock that was set back must not make a request arrive in its own future
@@ -151,7 +151,7 @@ func TestRequestsUnderWayMayBeReadWhileTheyChange(t *testing.T) {
 		}
 		dst = f.Snapshot().AppendUnderway(dst[:0], 0, n%200*ms)
 		for _, u := range dst {
-			if len(u.Levels) != 2 || u.Output < 0 || u.Output > 5 && u.Most != 0 {
+			if len(u.Levels) != 2 || u.Output < 0 || u.Output > 5 && u.MostTokens != 0 {
 				t.Fatalf("%+v", u)
 			}
 		}

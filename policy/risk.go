@@ -76,7 +76,7 @@ func (m *marginal) addRisk(q *Query, c []Candidate, usual *typical) (picked int)
 // Why a candidate was not picked although its score is higher than that of the picked one.
 const (
 	noteLater    = "higher score, but its first token would come too late"
-	noteUnlisted = "higher score, but without the risk: other candidates cost less"
+	noteUnlisted = "higher score only because its risk was not computed: eight others cost less without the risk"
 )
 
 // note gives a note to each candidate with a higher score than the picked one. latest is the bound of the own first
@@ -162,7 +162,7 @@ func (d *delay) risk(u *fleet.Underway, now int64, sorted []int32) (risk float64
 	first := float64(u.First-u.Arrived) / 1e6
 	since := float64(now-u.First) / 1e6 // milliseconds since the first token; negative before it
 	took := max(since, 0) + max(d.backlog-max(-since, 0), 0)
-	lengths := quantiles(sorted, u.Output, u.Most)
+	lengths := quantiles(sorted, u.Output, u.MostTokens)
 	for _, level := range u.Levels {
 		limit := float64(level.FirstToken) / 1e6
 		kept := 0.0 // the probability that the limit for the first token is kept

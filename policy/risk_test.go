@@ -73,7 +73,7 @@ func TestTheRiskIsNeverNegative(t *testing.T) {
 		for range rapid.IntRange(0, 300).Draw(rt, "requests") {
 			r := fleet.Underway{
 				Levels:  []fleet.ServiceLevel{{FirstToken: time.Duration(rapid.IntRange(1, 5000).Draw(rt, "first")) * time.Millisecond, PerToken: time.Duration(rapid.IntRange(0, 200).Draw(rt, "token")) * time.Millisecond}},
-				Waiting: rapid.Bool().Draw(rt, "waiting"), Output: rapid.IntRange(0, 3000).Draw(rt, "output"), Most: rapid.IntRange(0, 100).Draw(rt, "most"),
+				Waiting: rapid.Bool().Draw(rt, "waiting"), Output: rapid.IntRange(0, 3000).Draw(rt, "output"), MostTokens: rapid.IntRange(0, 100).Draw(rt, "most"),
 			}
 			r.First = q.Now + int64(rapid.IntRange(-90_000, 20_000).Draw(rt, "at"))*1e6
 			r.Arrived = r.First - int64(rapid.IntRange(0, 9000).Draw(rt, "waited"))*1e6

@@ -28,7 +28,8 @@ var folders = []struct {
 //	index NAME[/RANK] [gpu=N] [cpu=N] [disk=N] [remote=N] [predicted=N] [active=N]
 //	    tokens of the prompt that the worker has, by tier
 //	load NAME[/RANK] [requests=N] [prefill=N] [pending=N] [context=N] [processed=N] [waiting=N] [output=N]
-//	    context in engine blocks
+//	    [filled=N%]
+//	    context in engine blocks; filled: the share of the cache that has blocks, none of which were evicted yet
 //	underway NAME[/RANK] [levels=L,L] [waited=D] [since=D] [waiting=D] [output=N] [most=N] [times=N]
 //	    requests with service levels that are under way there: levels, by default 5s/100ms,2s/50ms; waited: from arrival to
 //	    now, or to the first token; since: from the first token to now; waiting: the first token comes after that time;

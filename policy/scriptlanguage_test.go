@@ -142,7 +142,7 @@ func (s *script) addUnderway(h fleet.Holder, options []string) error {
 		case "output":
 			u.Output, err = strconv.Atoi(value)
 		case "most":
-			u.Most, err = strconv.Atoi(value)
+			u.MostTokens, err = strconv.Atoi(value)
 		case "times":
 			times, err = strconv.Atoi(value)
 		default:
@@ -220,6 +220,10 @@ func setCandidate(c *policy.Candidate, key, value string) error {
 	case "kv":
 		used, err := strconv.ParseFloat(strings.TrimSuffix(value, "%"), 64)
 		c.Load.Reported.KVUsed = used / 100
+		return err
+	case "filled":
+		used, err := strconv.ParseFloat(strings.TrimSuffix(value, "%"), 64)
+		c.Load.Filled, c.Load.Room, c.Load.RoomKnown = used/100, 1, true
 		return err
 	case "trust":
 		for l := fleet.TrustNone; l <= fleet.TrustExact; l++ {

@@ -75,7 +75,8 @@ func (w *world) sequence(f *flight) (prompt, answer []block.Token) {
 
 // ask returns the request in the form that the router takes. It sets no MaxTokens, because a trace has only the true
 // length of an answer. A policy that could read this length would predict better than with any real client. The router
-// needs MaxTokens only to refuse false counts of tokens, and modelled engines report no false counts.
+// uses MaxTokens to refuse false counts of tokens, which modelled engines do not report, and as a bound of the lengths
+// that it predicts.
 func (w *world) ask(f *flight) warmpath.Request {
 	req := warmpath.Request{
 		Model: model, Tokens: w.prompt(f), Exclude: f.exclude,
