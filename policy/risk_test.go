@@ -2,6 +2,8 @@ package policy_test
 
 import (
 	"fmt"
+	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -143,5 +145,126 @@ func BenchmarkRisk(b *testing.B) {
 				p.Choose(&q, c)
 			}
 		})
+	}
+}
+
+// riskAt returns the risk of one candidate, with the given requests under way there. change may change the query and the
+// candidate: a prompt of 8,000 tokens, and ten requests with a context of 2,000 tokens each.
+func riskAt(t *testing.T, p *policy.Policy, u underway, change func(q *policy.Query, c *policy.Candidate)) float64 {
+	t.Helper()
+	q := policy.Query{PromptTokens: 8000, Known: true, Rank: -1, Model: "m", Now: 1e18, Requests: u}
+	c := []policy.Candidate{{Worker: &fleet.Worker{}, Available: true, BlockSize: 16}}
+	c[0].Load.Requests, c[0].Load.ContextTokens = 10, 20_000
+	if change != nil {
+		change(&q, &c[0])
+	}
+	if got := p.Choose(&q, c); got.Index != 0 {
+		t.Fatalf("%+v", got)
+	}
+	return c[0].Terms[len(p.Terms())-1]
+}
+
+// atLimit is an answer that just keeps 50 ms for each token if it has no more delay.
+func atLimit() fleet.Underway {
+	return fleet.Underway{Levels: fleet.DefaultServiceLevels(), Arrived: 1e18 - 9.2e9, First: 1e18 - 9e9, Output: 170}
+}
+
+// TestTheLengthsOfTheLastAnswersCount: a delay of half a second breaks the level of a short answer, and a long answer has
+// time to make up for it. Answers of requests with the same beginning tell which it is.
+func TestTheLengthsOfTheLastAnswersCount(t *testing.T) {
+	p := parsed(t, "marginal")
+	for range 8 {
+		p.Finished(&policy.Finished{Model: "m", Class: 1, Outcome: fleet.OutcomeServed, OutputTokens: 20})
+		p.Finished(&policy.Finished{Model: "m", Class: 2, Outcome: fleet.OutcomeServed, OutputTokens: 2000})
+	}
+	of := func(class uint64) float64 {
+		u := fleet.Underway{Levels: fleet.DefaultServiceLevels(), Arrived: 1e18 - 6e8, First: 1e18 - 5e8, Output: 10, Class: class}
+		return riskAt(t, p, underway{u}, nil)
+	}
+	short, long, either := of(1), of(2), of(0)
+	if short < 500 || long > 1 || either < 0.3*short || either > 0.7*short {
+		t.Errorf("the risk of a short answer is %.1f, of a long one %.1f, and of one of both kinds %.1f", short, long, either)
+	}
+}
+
+func TestPromptsThatWaitDelayAnswersInAnyCase(t *testing.T) {
+	p := parsed(t, "marginal")
+	backlog := func(ms float64) func(*policy.Query, *policy.Candidate) {
+		return func(_ *policy.Query, c *policy.Candidate) { c.Load.Backlog = time.Duration(ms * 1e6) }
+	}
+	strict := atLimit()
+	strict.Levels = strict.Levels[1:]
+	if free, waits := riskAt(t, p, underway{strict}, backlog(0)), riskAt(t, p, underway{strict}, backlog(5000)); free < 100 || waits > 1 {
+		t.Errorf("a level that is broken by the prompts that wait has the risk %.1f, and without them %.1f", waits, free)
+	}
+	// Of two requests that wait, the last one is delayed by no other prompt that waits.
+	waiting := func(first float64) float64 {
+		u := fleet.Underway{Levels: fleet.DefaultServiceLevels(), Arrived: 1e18, First: 1e18 + int64(first*1e6), Waiting: true, MostTokens: 8}
+		return riskAt(t, p, underway{u}, backlog(500))
+	}
+	if first, last := waiting(50), waiting(500); last > 0.7*first {
+		t.Errorf("the first of the queue has the risk %.1f, and the last one %.1f", first, last)
+	}
+}
+
+func TestCachedTokensDelayNobody(t *testing.T) {
+	p := parsed(t, "marginal")
+	cold := riskAt(t, p, underway{atLimit()}, nil)
+	warm := riskAt(t, p, underway{atLimit()}, func(_ *policy.Query, c *policy.Candidate) {
+		c.Match, c.Predicted, c.Tier[0] = 7984, 7984, 7984
+	})
+	if cold < 100 || warm > cold/3 {
+		t.Errorf("the risk is %.1f without a match and %.1f with one", cold, warm)
+	}
+}
+
+// TestASlowHolderPutsOthersAtRiskButNotItself: the answers of others are predicted by the holder's own times. The new
+// request's own risk uses the mean of all holders, or a slow holder would get no requests.
+func TestASlowHolderPutsOthersAtRiskButNotItself(t *testing.T) {
+	f := func(q policy.Query) [2]float64 {
+		t.Helper()
+		p := parsed(t, "marginal")
+		c := make([]policy.Candidate, 2)
+		for i := range c {
+			c[i] = policy.Candidate{Worker: &fleet.Worker{ID: fleet.WorkerID(i)}, Holder: fleet.Holder(i), Available: true, BlockSize: 16}
+			c[i].Load.Timing = fleet.DefaultTiming
+			c[i].Load.Timing.Samples = 1000
+		}
+		slow := &c[1].Load.Timing
+		slow.Base, slow.Token, slow.Context = 2*slow.Base, 2*slow.Token, 2*slow.Context
+		q.PromptTokens, q.Known, q.Rank, q.Model, q.Now = 500, true, -1, "m", 1e18
+		p.Choose(&q, c)
+		risks := [2]float64{}
+		for i := range c {
+			risks[c[i].Holder] = c[i].Terms[len(p.Terms())-1]
+		}
+		return risks
+	}
+	if got := f(policy.Query{Requests: underway{}, Levels: []fleet.ServiceLevel{{FirstToken: 5 * time.Second, PerToken: 37 * time.Millisecond}}}); got[0] != got[1] || got[0] < 100 {
+		t.Errorf("the own risk is %v", got)
+	}
+	u := fleet.Underway{Levels: fleet.DefaultServiceLevels(), Arrived: 1e18 - 5e9, First: 1e18 - 4.9e9, Output: 100}
+	if got := f(policy.Query{Requests: underway{u}}); got[1] < 3*got[0]+10 {
+		t.Errorf("the risk of an answer is %.1f at a fast holder and %.1f at a slow one", got[0], got[1])
+	}
+}
+
+// TestADifferenceInLoadCountsLessOnABusyFleet: routing levels the difference before the answer ends.
+func TestADifferenceInLoadCountsLessOnABusyFleet(t *testing.T) {
+	slowed := func(crowd int64) float64 {
+		p := parsed(t, "marginal")
+		for range 2000 {
+			c := policy.Candidate{}
+			c.Load.Requests = crowd
+			p.Routed(&policy.Query{Model: "m"}, &c)
+		}
+		q := policy.Query{PromptTokens: 100, Known: true, Rank: -1, Model: "m"}
+		c := alikeHolders(func(a, _ *policy.Candidate) { a.Load.Requests, a.Load.ContextTokens = 100, 1_000_000 })
+		p.Choose(&q, c)
+		decode := slices.Index(p.Terms(), "decode")
+		return math.Abs(c[0].Terms[decode] - c[1].Terms[decode])
+	}
+	if got := slowed(48) / slowed(12); got < 0.24 || got > 0.26 {
+		t.Errorf("with 48 requests at each holder a difference counts %.2f times as much as with 12, want a quarter", got)
 	}
 }
