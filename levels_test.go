@@ -14,7 +14,8 @@ import (
 
 // lookAt returns the requests under way on a holder.
 func (w *world) lookAt(h fleet.Holder, now int64) []fleet.Underway {
-	return w.fleet.Snapshot().AppendUnderway(nil, h, now)
+	list, _ := w.fleet.Snapshot().AppendUnderway(nil, h, now, 100)
+	return list
 }
 
 func TestARequestHasTheLevelsOfTheOptionsUnlessItNamesItsOwn(t *testing.T) {

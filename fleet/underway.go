@@ -14,17 +14,19 @@ type Underway struct {
 }
 
 // AppendUnderway appends the requests under way on h that have service levels, as they are at now (Unix nanoseconds).
-// It takes a lock of h for some nanoseconds for each request.
+// If h has more than most requests, it appends only every second one, every third one and so on; every says which. It
+// takes a lock of h for about 15 ns for each appended request, and less for each other request.
 //
 // Prompts are computed in the order of their dispatch, so a waiting request gets its first token when its prompt and
 // all prompts before it are computed. An answer in one piece shows no first token. Its prompt counts as computed at the
 // predicted time, and its tokens as generated at the holder's learned pace since then.
-func (s *Snapshot) AppendUnderway(dst []Underway, h Holder, now int64) []Underway {
+func (s *Snapshot) AppendUnderway(dst []Underway, h Holder, now int64, most int) (list []Underway, every int) {
 	st := s.state(h)
 	if st == nil || st.work.requests.Load() == 0 {
-		return dst
+		return dst, 1
 	}
 	l := &st.work
+	every = max((int(l.requests.Load())+most-1)/most, 1)
 	t := l.timing()
 	step := t.Step(l.requests.Load(), l.context.Load()+l.output.Load())
 	l.mu.Lock()
@@ -33,14 +35,22 @@ func (s *Snapshot) AppendUnderway(dst []Underway, h Holder, now int64) []Underwa
 	if l.queue.first != nil {
 		ready -= min(max(now-l.since.Load(), 0), l.queue.first.predict)
 	}
+	seen := 0
+	taken := func(r *Reservation) bool {
+		if len(r.work.Levels) == 0 {
+			return false
+		}
+		seen++
+		return (seen-1)%every == 0
+	}
 	for r := l.queue.first; r != nil; r = r.next {
 		ready += r.predict
-		if len(r.work.Levels) > 0 {
+		if taken(r) {
 			dst = append(dst, r.underway(ready, true))
 		}
 	}
 	for r := l.running.first; r != nil; r = r.next {
-		if len(r.work.Levels) == 0 {
+		if !taken(r) {
 			continue
 		}
 		if r.unseen {
@@ -54,7 +64,7 @@ func (s *Snapshot) AppendUnderway(dst []Underway, h Holder, now int64) []Underwa
 		}
 		dst = append(dst, r.underway(r.first, false))
 	}
-	return dst
+	return dst, every
 }
 
 // underway returns r with the time of its first token.

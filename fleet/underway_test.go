@@ -14,7 +14,10 @@ func levelled(tokens int) Work {
 }
 
 // at returns what is under way on holder 0 at a time.
-func at(f *Fleet, now int64) []Underway { return f.Snapshot().AppendUnderway(nil, 0, now) }
+func at(f *Fleet, now int64) []Underway {
+	list, _ := f.Snapshot().AppendUnderway(nil, 0, now, 100)
+	return list
+}
 
 func TestWaitingRequestsGetTheirFirstTokensOneAfterTheOther(t *testing.T) {
 	f := one(t)
@@ -121,6 +124,23 @@ func TestTheShareOfTheCacheThatIsFilled(t *testing.T) {
 	}
 }
 
+func TestOfManyRequestsEveryNthIsListed(t *testing.T) {
+	f := one(t)
+	for i := range 10 {
+		f.Reserve(&Reservation{}, 0, levelled(10+i), int64(i))
+	}
+	got, every := f.Snapshot().AppendUnderway(nil, 0, 0, 4)
+	if len(got) != 4 || every != 3 || got[0].Arrived != 0 || got[3].Arrived != 9 {
+		t.Errorf("every %d of %+v", every, got)
+	}
+	if got, every = f.Snapshot().AppendUnderway(nil, 0, 0, 10); len(got) != 10 || every != 1 {
+		t.Errorf("%d of 10, every %d", len(got), every)
+	}
+	if got, every = f.Snapshot().AppendUnderway(nil, 77, 0, 10); len(got) != 0 || every != 1 {
+		t.Errorf("a holder that does not exist has %+v, every %d", got, every)
+	}
+}
+
 func TestRequestsUnderWayMayBeReadWhileTheyChange(t *testing.T) {
 	f := one(t)
 	var writers sync.WaitGroup
@@ -149,7 +169,7 @@ func TestRequestsUnderWayMayBeReadWhileTheyChange(t *testing.T) {
 			return
 		default:
 		}
-		dst = f.Snapshot().AppendUnderway(dst[:0], 0, n%200*ms)
+		dst, _ = f.Snapshot().AppendUnderway(dst[:0], 0, n%200*ms, 100)
 		for _, u := range dst {
 			if len(u.Levels) != 2 || u.Output < 0 || u.Output > 5 && u.MostTokens != 0 {
 				t.Fatalf("%+v", u)
@@ -172,7 +192,7 @@ func BenchmarkAppendUnderway(b *testing.B) {
 	var dst []Underway
 	b.ReportAllocs()
 	for b.Loop() {
-		dst = s.AppendUnderway(dst[:0], 0, 2*ms)
+		dst, _ = s.AppendUnderway(dst[:0], 0, 2*ms, 64)
 	}
 	if len(dst) != 8 {
 		b.Fatal(len(dst))

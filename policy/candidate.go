@@ -33,9 +33,10 @@ type Query struct {
 
 // Requests knows the requests under way at each holder. A *fleet.Snapshot implements it.
 type Requests interface {
-	// AppendUnderway appends the requests under way at h that have service levels, as they are at now (Unix nanoseconds).
-	// It may take a lock for a short time. It is called concurrently.
-	AppendUnderway(dst []fleet.Underway, h fleet.Holder, now int64) []fleet.Underway
+	// AppendUnderway appends the requests under way at h that have service levels, as they are at now (Unix
+	// nanoseconds). If there are more than most, it appends only every second one, every third one and so on, and
+	// returns which. It may take a lock for a short time. It is called concurrently.
+	AppendUnderway(dst []fleet.Underway, h fleet.Holder, now int64, most int) (list []fleet.Underway, every int)
 }
 
 // Candidate is one holder that serves the request's model. The router fills in the facts; the policy sets Score,

@@ -14,7 +14,7 @@ import (
 //	Risk · V · K · (P(broken with the new request) − P(broken without it))
 //
 // and for each level of the new request Risk · V · P(broken). Risk is the parameter, V is the level's limit for the
-// first token in milliseconds, at most a minute, and K is the probability that the limit for the first token is kept. P
+// first token in milliseconds, at most 5,000, and K is the probability that the limit for the first token is kept. P
 // is a logistic function of the predicted time of the further tokens divided by the time that the level allows for
 // them.
 //
@@ -25,15 +25,16 @@ const (
 	riskWidth = 0.05
 	// riskReach is how far from the allowed time P still differs from 0 and 1, in widths.
 	riskReach = 8
-	// mostValue bounds V, in milliseconds. Levels with a longer limit for the first token are for batches. They must
-	// not count more than the levels of people who wait.
-	mostValue = 60_000
+	// mostValue bounds V, and mostValues the sum of V over the levels of one request, in milliseconds. Without these
+	// bounds, levels with a long limit for the first token, or many levels, would buy the fleet: one request in eight
+	// with four levels of a minute made the answers of the others a third slower.
+	mostValue, mostValues = 5000, 7000
 	// riskCandidates is how many candidates get a risk: those with the lowest price without it. A candidate with a high
 	// price is rarely saved by its risk.
 	riskCandidates = 8
 	// riskRequests bounds how many requests of a candidate are looked at. If there are more, every second one, every
 	// third one and so on is looked at, and counts twice, three times and so on.
-	riskRequests = 128
+	riskRequests = 64
 	// riskLater bounds how much later the request's own first token may come because of the risk, as a share. Without
 	// this bound the longest prompts gather where no level is left to lose, and wait for each other: p99 of the first
 	// token is 20 % later on the public conversation trace (docs/design/0039).
@@ -45,6 +46,7 @@ const (
 // riskScratch is the memory of one decision.
 type riskScratch struct {
 	requests []fleet.Underway
+	every    int     // each request stands for so many
 	lengths  []int32 // the last lengths of answers of class
 	class    uint64
 	listed   [riskCandidates]int
@@ -61,7 +63,7 @@ func (m *marginal) addRisk(q *Query, c []Candidate, usual *typical) (picked int)
 	latest := ownFirstToken(&c[listed[0]])*(1+riskLater) + riskSlack
 	picked = listed[0]
 	for _, i := range listed {
-		s.requests = q.Requests.AppendUnderway(s.requests[:0], c[i].Holder, q.Now)
+		s.requests, s.every = q.Requests.AppendUnderway(s.requests[:0], c[i].Holder, q.Now, riskRequests)
 		risk := m.risk(q, &c[i], usual, s)
 		c[i].Terms[costRisk] = risk
 		c[i].Score -= risk
@@ -133,15 +135,14 @@ func (m *marginal) risk(q *Query, c *Candidate, usual *typical, s *riskScratch) 
 		answer:  usual.answer,
 	}
 	risk := 0.0
-	every := max((len(s.requests)+riskRequests-1)/riskRequests, 1)
-	for i := 0; i < len(s.requests); i += every {
+	for i := range s.requests {
 		u := &s.requests[i]
 		if i == 0 || u.Class != s.class {
 			s.lengths, s.class = m.lengths.append(s.lengths[:0], q.Model, u.Class), u.Class
 		}
 		risk += d.risk(u, q.Now, s.lengths)
 	}
-	return m.Risk * (risk*float64(every) + ownRisk(q, c, usual))
+	return m.Risk * (risk*float64(s.every) + ownRisk(q, c, usual))
 }
 
 // delay is what a new request changes for the other requests at a holder. All times are in milliseconds.
@@ -177,15 +178,18 @@ func (d *delay) risk(u *fleet.Underway, now int64, sorted []int32) (risk float64
 		}
 		sum := 0.0
 		for _, length := range lengths {
-			rest := length - float64(u.Output)
+			rest := length - max(float64(u.Output), 1) // the first token counts for the other limit
+			if rest <= 0 {
+				continue
+			}
 			without := took + rest*d.step
 			with := without + d.prompt + min(rest, d.answer)*d.longer
-			allowed := float64(level.PerToken) / 1e6 * max(length-1, 1)
+			allowed := float64(level.PerToken) / 1e6 * (length - 1)
 			sum += broken(with/allowed) - broken(without/allowed)
 		}
-		risk += value(limit) * kept * sum / lengthQuantiles
+		risk += value(level) * kept * sum / lengthQuantiles
 	}
-	return risk
+	return risk * share(u.Levels)
 }
 
 // ownRisk returns the sum of V · P(broken) over the levels of the new request. It uses the mean timing, as the
@@ -203,13 +207,25 @@ func ownRisk(q *Query, c *Candidate, usual *typical) (risk float64) {
 		if level.PerToken > 0 {
 			kept *= 1 - broken(step*1e6/float64(level.PerToken))
 		}
-		risk += value(limit) * (1 - kept)
+		risk += value(level) * (1 - kept)
 	}
-	return risk
+	return risk * share(q.Levels)
 }
 
-// value returns V for a level with the given limit for the first token.
-func value(limit float64) float64 { return min(limit, mostValue) }
+// value returns V for a level that is the only one of its request.
+func value(level fleet.ServiceLevel) float64 {
+	return min(float64(level.FirstToken)/1e6, mostValue)
+}
+
+// share returns the factor by which the values of a request's levels are lowered, so that their sum is at most
+// mostValues.
+func share(levels []fleet.ServiceLevel) float64 {
+	sum := 0.0
+	for _, level := range levels {
+		sum += value(level)
+	}
+	return min(1, mostValues/max(sum, 1))
+}
 
 // broken returns the probability that a limit is broken. ratio is the predicted time divided by the limit.
 func broken(ratio float64) float64 {

@@ -16,8 +16,12 @@ import (
 // underway has the same requests for each holder.
 type underway []fleet.Underway
 
-func (u underway) AppendUnderway(dst []fleet.Underway, _ fleet.Holder, _ int64) []fleet.Underway {
-	return append(dst, u...)
+func (u underway) AppendUnderway(dst []fleet.Underway, _ fleet.Holder, _ int64, most int) (list []fleet.Underway, every int) {
+	every = max((len(u)+most-1)/most, 1)
+	for i := 0; i < len(u); i += every {
+		dst = append(dst, u[i])
+	}
+	return dst, every
 }
 
 // running returns n requests in the middle of their answers. All have levels.
@@ -148,8 +152,8 @@ func BenchmarkRisk(b *testing.B) {
 	}
 }
 
-// riskAt returns the risk of one candidate, with the given requests under way there. change may change the query and the
-// candidate: a prompt of 8,000 tokens, and ten requests with a context of 2,000 tokens each.
+// riskAt returns the risk of one candidate, with the given requests under way there. change may change the query and
+// the candidate: a prompt of 8,000 tokens, and ten requests with a context of 2,000 tokens each.
 func riskAt(t *testing.T, p *policy.Policy, u underway, change func(q *policy.Query, c *policy.Candidate)) float64 {
 	t.Helper()
 	q := policy.Query{PromptTokens: 8000, Known: true, Rank: -1, Model: "m", Now: 1e18, Requests: u}
@@ -169,8 +173,8 @@ func atLimit() fleet.Underway {
 	return fleet.Underway{Levels: fleet.DefaultServiceLevels(), Arrived: 1e18 - 9.2e9, First: 1e18 - 9e9, Output: 170}
 }
 
-// TestTheLengthsOfTheLastAnswersCount: a delay of half a second breaks the level of a short answer, and a long answer has
-// time to make up for it. Answers of requests with the same beginning tell which it is.
+// TestTheLengthsOfTheLastAnswersCount: a delay of half a second breaks the level of a short answer, and a long answer
+// has time to make up for it. Answers of requests with the same beginning tell which it is.
 func TestTheLengthsOfTheLastAnswersCount(t *testing.T) {
 	p := parsed(t, "marginal")
 	for range 8 {
@@ -266,5 +270,33 @@ func TestADifferenceInLoadCountsLessOnABusyFleet(t *testing.T) {
 	}
 	if got := slowed(48) / slowed(12); got < 0.24 || got > 0.26 {
 		t.Errorf("with 48 requests at each holder a difference counts %.2f times as much as with 12, want a quarter", got)
+	}
+}
+
+// TestLevelsBuyNoPrecedence: a long limit for the first token, or many levels, do not make a request's risk greater
+// than that of usual levels.
+func TestLevelsBuyNoPrecedence(t *testing.T) {
+	p := parsed(t, "marginal")
+	of := func(levels string) float64 {
+		u := atLimit()
+		var err error
+		if u.Levels, err = fleet.ParseServiceLevels(levels); err != nil {
+			t.Fatal(err)
+		}
+		return riskAt(t, p, underway{u}, nil)
+	}
+	usual := of("5s/54ms")
+	for _, levels := range []string{"1h/54ms", "5s/54ms,2s/54ms", "60s/54ms,61s/54ms,62s/54ms,63s/54ms"} {
+		if got := of(levels); got < usual || got > 1.41*usual {
+			t.Errorf("%s has the risk %.1f, and 5s/54ms %.1f", levels, got, usual)
+		}
+	}
+}
+
+// TestAnAnswerOfOneTokenHasNoFurtherTokens, so that no delay can break their limit.
+func TestAnAnswerOfOneTokenHasNoFurtherTokens(t *testing.T) {
+	u := fleet.Underway{Levels: fleet.DefaultServiceLevels(), Arrived: 1e18, First: 1e18 + 2e8, Waiting: true, MostTokens: 1}
+	if got := riskAt(t, parsed(t, "marginal"), underway{u}, nil); got != 0 {
+		t.Errorf("its risk is %v", got)
 	}
 }

@@ -162,8 +162,8 @@ func (s *script) addUnderway(h fleet.Holder, options []string) error {
 }
 
 // AppendUnderway implements policy.Requests.
-func (s *script) AppendUnderway(dst []fleet.Underway, h fleet.Holder, _ int64) []fleet.Underway {
-	return append(dst, s.underway[h]...)
+func (s *script) AppendUnderway(dst []fleet.Underway, h fleet.Holder, _ int64, _ int) (list []fleet.Underway, every int) {
+	return append(dst, s.underway[h]...), 1
 }
 
 // asked stores the answer of an external source about a worker.

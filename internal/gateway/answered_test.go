@@ -128,6 +128,8 @@ func TestAnswersWithinAndBeyondEachServiceLevelAreCounted(t *testing.T) {
 			"2s/100ms kept 1, 2s/50ms broken 1"},
 		{"the choices of an answer in one piece grow at the same time", strings.Replace(unstreamed, "{", `{"n":3,`, 1), "2s/50ms,2s/100ms",
 			inOnePiece(3050*time.Millisecond, 34), "2s/100ms kept 1, 2s/50ms broken 1"}, // 34 tokens: one choice has 12 or more
+		{"a usage beyond the client's limit is not believed", strings.Replace(unstreamed, "{", `{"max_tokens":2,`, 1), "2s/50ms",
+			inOnePiece(3*time.Second, 1_000_000_000), "2s/50ms broken 1"},
 		{"the length of an answer in one piece without a usage is not known", unstreamed, "2s/50ms,2s", inOnePiece(3*time.Second, 0), ""},
 		{"a stream that breaks off counts elsewhere", streamed, "5s/100ms", pieces{first: time.Second, events: 3, broken: true}, ""},
 		{"a refusal counts elsewhere", streamed, "5s/100ms", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(400) }), ""},

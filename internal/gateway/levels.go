@@ -104,6 +104,9 @@ func (x *exchange) countLevels(r *proxy.Result) {
 	}
 	q := &x.prepared.route
 	tokens := perChoice(cmp.Or(r.Usage.Completion, x.output), q.Choices)
+	if q.MaxTokens > 0 {
+		tokens = min(tokens, q.MaxTokens) // a greater count of the worker is not believed
+	}
 	for _, l := range q.Levels {
 		if whole && l.PerToken == 0 {
 			continue // it limits only the first token, which was not seen

@@ -147,7 +147,7 @@ func TestTheTimeInTheQueueCountsForServiceLevels(t *testing.T) {
 	first.cancel()
 	var under []fleet.Underway
 	testenv.Until(t, "the second is at the worker", func() bool {
-		under = f.Fleet.Snapshot().AppendUnderway(nil, 0, time.Now().UnixNano())
+		under, _ = f.Fleet.Snapshot().AppendUnderway(nil, 0, time.Now().UnixNano(), 100)
 		return len(under) == 1
 	})
 	if under[0].Arrived <= 0 || under[0].Arrived >= left {
