@@ -45,9 +45,27 @@ func (p *problems) levels(path string, list []fleet.ServiceLevel) {
 	}
 	for i, l := range list {
 		at := fmt.Sprintf("%s[%d]", path, i)
-		p.section(at, l.Validate())
+		p.level(at, l)
 		if first := slices.Index(list, l); first < i {
 			p.add(at, fmt.Errorf("%v is listed twice, first as %s[%d]", l, path, first))
 		}
+	}
+}
+
+// level adds the problem of the service level at path, if it has one.
+func (p *problems) level(path string, l fleet.ServiceLevel) {
+	err := l.Validate()
+	switch {
+	case err == nil:
+	case l.FirstToken == 0: // a level without the key is read as 0
+		p.add(path+".first_token", errors.New("the time is missing or 0: set a time such as 5s"))
+	case l.FirstToken > 0 && l.PerToken >= 0: // the only mistake left is a time that is too long
+		key := ".per_token"
+		if (fleet.ServiceLevel{FirstToken: l.FirstToken}).Validate() != nil {
+			key = ".first_token"
+		}
+		p.add(path+key, fmt.Errorf("%w, the largest value", err))
+	default:
+		p.section(path, err)
 	}
 }

@@ -35,7 +35,6 @@ func TestServiceLevelsAreReadForAllModelsTenantsAndRequests(t *testing.T) {
 	type lists = map[string][]fleet.ServiceLevel
 	for text, want := range map[string]gateway.ServiceLevels{
 		"":                   {All: fleet.DefaultServiceLevels(), ByModel: lists{}, ByTenant: lists{}},
-		"service_levels:":    {All: fleet.DefaultServiceLevels(), ByModel: lists{}, ByTenant: lists{}},
 		"service_levels: []": {All: []fleet.ServiceLevel{}, ByModel: lists{}, ByTenant: lists{}},
 		"service_levels: [{first_token: 2s, per_token: 50ms}]": {All: []fleet.ServiceLevel{strict}, ByModel: lists{}, ByTenant: lists{}},
 		`
@@ -67,10 +66,17 @@ request_service_levels: true
 
 func TestEachMistakeInServiceLevelsIsReportedAtItsPlace(t *testing.T) {
 	for text, want := range map[string]string{
-		"service_levels: [{first_token: 0s}]":                        "f:1:32: service_levels[0].first_token: 0s is not positive",
-		"service_levels: [{per_token: 50ms}]":                        "f:1:18: service_levels[0].first_token: 0s is not positive",
+		"service_levels: [{first_token: 0s}]":                        "f:1:32: service_levels[0].first_token: the time is missing or 0: set a time such as 5s",
+		"service_levels: [{per_token: 50ms}]":                        "f:1:18: service_levels[0].first_token: the time is missing or 0",
 		"service_levels: [{first_token: 1s, per_token: -50ms}]":      "f:1:47: service_levels[0].per_token: -50ms is negative; 0 is no limit",
-		"service_levels: [{first_token: 2h}]":                        "f:1:18: service_levels[0]: 2h0m0s is longer than 1h0m0s",
+		"service_levels: [{first_token: 2h}]":                        "f:1:32: service_levels[0].first_token: 2h0m0s is longer than 1h0m0s, the largest value",
+		"service_levels: [{first_token: 1s, per_token: 61m}]":        "f:1:47: service_levels[0].per_token: 1h1m0s is longer than 1h0m0s, the largest value",
+		"service_levels: [{}]":                                       "f:1:18: service_levels[0].first_token: the time is missing or 0",
+		"service_levels: [{first_token: }]":                          "f:1:31: service_levels[0].first_token: the time is missing or 0",
+		"service_levels:\n- \n":                                      "service_levels[0].first_token: the time is missing or 0",
+		"service_levels:":                                            "f:1:17: service_levels: there is no list: write [] for no service levels",
+		"listen: :1\nservice_levels: null\nworkers: []":              "f:2:17: service_levels: there is no list: write [] for no service levels",
+		"service_levels: none":                                       `f:1:17: "none" stands where a list is expected: a line with - for each, such as - {first_token: 5s, per_token: 100ms}; write [] for no service levels`,
 		"service_levels: [{first_token: soon}]":                      `f:1:32: "soon" is not a duration such as 50ms, 2s or 1m30s`,
 		"service_levels: [{first: 1s}]":                              "unknown field service_levels.first (known: first_token, per_token)",
 		"service_levels: [{first_tokn: 1s}]":                         "unknown field service_levels.first_tokn; did you mean service_levels.first_token?",
@@ -84,7 +90,7 @@ func TestEachMistakeInServiceLevelsIsReportedAtItsPlace(t *testing.T) {
 		"model_service_levels: {m: [1s]}":                                                                                 `"1s" stands where a service level is expected`,
 		"model_service_levels: {m: 1s}":                                                                                   "such as - {first_token: 5s, per_token: 100ms}",
 		"model_service_levels: [{first_token: 1s}]":                                                                       "f:1:23: a list stands where keys with values are expected",
-		"gateway: {tenant_header: x-a}\ntenant_service_levels: {a: [{first_token: 0s}]}":                                  "f:2:43: tenant_service_levels.a[0].first_token: 0s is not positive",
+		"gateway: {tenant_header: x-a}\ntenant_service_levels: {a: [{first_token: 0s}]}":                                  "f:2:43: tenant_service_levels.a[0].first_token: the time is missing or 0",
 		"gateway: {tenant_header: x-a}\ntenant_service_levels: {'': []}":                                                  "f:2:24: tenant_service_levels: a tenant has no name",
 		"tenant_service_levels: {a: []}":                                                                                  "f:1:24: tenant_service_levels: gateway.tenant_header is empty, so a tenant is a hash of a key",
 		"gateway: {tenant_header: x-api-key}\ntenant_service_levels: {a: []}":                                             "f:2:24: tenant_service_levels: gateway.tenant_header is x-api-key, whose values are keys",

@@ -179,13 +179,17 @@ func (r *reader) under(step string, read func()) {
 	r.path = outer
 }
 
-// value decodes node into v. A key without a value does not change v.
+// value decodes node into v. A key without a value does not change v. Exception: a list of service levels becomes nil,
+// and Validate refuses it. An operator who deletes all lines of the list does not expect the default levels.
 func (r *reader) value(node ast.Node, v reflect.Value) {
 	if node = r.resolve(node); node == nil {
 		return
 	}
 	r.note(position(node))
 	if _, null := node.(*ast.NullNode); null {
+		if isLevels(v.Type()) {
+			v.SetZero()
+		}
 		return
 	}
 	switch v.Kind() {
@@ -264,6 +268,12 @@ var index = regexp.MustCompile(`\[\d+\]`)
 // ofLevels matches the paths of service levels.
 var ofLevels = regexp.MustCompile(`^(model_|tenant_)?service_levels(\..*)?\[\d+\]$`)
 
+// sampleLevel is a service level as a file has it, for hints.
+const sampleLevel = "{first_token: 5s, per_token: 100ms}"
+
+// isLevels reports whether t is the type of a list of service levels.
+func isLevels(t reflect.Type) bool { return t == reflect.TypeFor[[]fleet.ServiceLevel]() }
+
 // noMapping returns the error for a node that is found where a mapping should be.
 func (r *reader) noMapping(node ast.Node) string {
 	// If a colon is missing, the text continues on the next line of the file. Only its first word can be the address.
@@ -271,7 +281,7 @@ func (r *reader) noMapping(node ast.Node) string {
 	_, scalar := node.(ast.ScalarNode)
 	switch {
 	case ofLevels.MatchString(r.path):
-		return found(node) + " where a service level is expected: a level is written as {first_token: 5s, per_token: 100ms}"
+		return found(node) + " where a service level is expected: a level is written as " + sampleLevel
 	case scalar && strings.HasPrefix(r.path, "workers[") && strings.Contains(address, "://"):
 		return "a worker is written as url: " + address
 	case scalar && strings.HasPrefix(r.path, "models["):
@@ -313,8 +323,8 @@ func (r *reader) list(node ast.Node, v reflect.Value) {
 	list, ok := node.(*ast.SequenceNode)
 	if !ok {
 		entry := map[string]string{"workers": ", such as - url: URL", "models": ", such as - path: DIR"}[r.path]
-		if v.Type() == reflect.TypeFor[[]fleet.ServiceLevel]() {
-			entry = ", such as - {first_token: 5s, per_token: 100ms}"
+		if isLevels(v.Type()) {
+			entry = ", such as - " + sampleLevel + "; write [] for no service levels"
 		}
 		r.mistake(position(node), found(node)+" where a list is expected: a line with - for each"+entry)
 		return
