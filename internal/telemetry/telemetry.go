@@ -103,7 +103,7 @@ func (t *Telemetry) makeRequestMetrics() {
 		Help:    "Time of the decisions of a request (Router.Route), all attempts together.",
 		Buckets: []float64{1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 1e-2}})
 	t.levels = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_service_level_answers_total",
-		Help: "Complete answers, once for each service level of the request, by level (such as 5s/100ms) and by whether the answer kept it. level is request if only a request's header names the level, and other after 64 different levels. Not counted: failed and refused requests, and answers in one piece without a usage."},
+		Help: "Complete answers, once for each service level of the request, by level (such as 5s/100ms) and by whether the answer kept it. level is request if only a request's header names the level, and other after 64 different levels. Not counted: failed and refused requests, and answers in one piece without a usage. An answer in one piece does not show its first token. It keeps a level if its whole time is at most first_token + per_token · (tokens − 1). A level without per_token does not count for it."},
 		[]string{"level", "kept"})
 	t.panics = prometheus.NewCounter(prometheus.CounterOpts{Name: "warmpath_panics_total",
 		Help: "Requests whose handler panicked: each is a bug."})
