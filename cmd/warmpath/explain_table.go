@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strconv"
@@ -74,9 +75,7 @@ func writeHead(w io.Writer, e *admin.Explanation, origin string) {
 	if e.SessionSource != "" {
 		fmt.Fprintf(w, "  session from %s\n", e.SessionSource)
 	}
-	if len(e.ServiceLevels) > 0 {
-		fmt.Fprintf(w, "  service levels %s\n", strings.Join(e.ServiceLevels, ", "))
-	}
+	fmt.Fprintf(w, "  service levels %s\n", cmp.Or(strings.Join(e.ServiceLevels, ", "), "none"))
 	if e.Best != nil {
 		fmt.Fprintf(w, "  best match not taken: %s rank %d has %d tokens, %s\n", e.Best.Worker, e.Best.Rank, e.Best.PredictedTokens, e.Best.WhyNot)
 	}

@@ -52,6 +52,7 @@ least_load chooses nobody: none (no worker can be used)
   no worker
   model m with adapter sql, about 1000 prompt tokens (timeout), 0 matched, 0 predicted
   no answer came
+  service levels none
    WORKER  RANK  MATCH   TIERS   PREDICTED  AT RISK  UNCACHED  CACHE TRUST  REQUESTS  PREFILL  BACKLOG  PACE   SCORE  WHY
                  tokens  tokens  tokens     tokens   tokens                 count     tokens   ms       ratio
 
