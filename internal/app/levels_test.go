@@ -24,17 +24,17 @@ func TestReloadAppliesServiceLevels(t *testing.T) {
 		explain string   // the levels of a request
 	}{
 		{func(*config.Config) {}, nil, "[5s/100ms 2s/50ms]"},
-		{func(c *config.Config) { c.ServiceLevels = []fleet.ServiceLevel{one} }, []string{"service_levels: [1s], was [5s/100ms 2s/50ms]"}, "[1s]"},
+		{func(c *config.Config) { c.ServiceLevels = []fleet.ServiceLevel{one} }, []string{"service_levels: [1s], was [5s/100ms, 2s/50ms]"}, "[1s]"},
 		{func(c *config.Config) {
 			c.ServiceLevels = []fleet.ServiceLevel{}
 			c.ModelServiceLevels = map[string][]fleet.ServiceLevel{"mock": {two, one}}
-		}, []string{"service_levels: [], was [1s]", "model_service_levels: map[mock:[2s/50ms 1s]], was map[]"}, "[2s/50ms 1s]"},
+		}, []string{"service_levels: [], was [1s]", "model_service_levels: {mock: [2s/50ms, 1s]}, was {}"}, "[2s/50ms 1s]"},
 		{func(c *config.Config) {
 			c.Gateway.TenantHeader = "x-customer" // tenants have no names until a restart applies it
 			c.TenantServiceLevels = map[string][]fleet.ServiceLevel{"acme": {one}}
 			c.RequestServiceLevels = true
-		}, []string{"service_levels: [5s/100ms 2s/50ms], was []", "model_service_levels: map[], was map[mock:[2s/50ms 1s]]",
-			"tenant_service_levels: map[acme:[1s]], was map[]", "request_service_levels: true, was false",
+		}, []string{"service_levels: [5s/100ms, 2s/50ms], was []", "model_service_levels: {}, was {mock: [2s/50ms, 1s]}",
+			"tenant_service_levels: {acme: [1s]}, was {}", "request_service_levels: true, was false",
 			"gateway.tenant_header: differs, a restart is needed to apply it"}, "[5s/100ms 2s/50ms]"},
 	} {
 		if got := reload(c.change); !slices.Equal(got, c.want) {

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -58,7 +59,7 @@ func (a *App) Reload() (changes []string, err error) {
 	in := *a.cfg
 	take(&in, next)
 	a.cfg = &in
-	a.log.Info("configuration reloaded", "changes", strings.Join(changes, "; "))
+	a.log.Info("configuration reloaded", "changes", cmp.Or(strings.Join(changes, "; "), "none"))
 	for _, key := range in.Differing(next) {
 		a.log.Warn("a setting of the file changed, and a restart is needed to apply it", "setting", key)
 		changes = append(changes, key+": differs, a restart is needed to apply it")
@@ -125,10 +126,10 @@ func comparePolicies(old, next *config.Config, change *warmpath.PolicyChange) []
 		changes = append(changes, fmt.Sprintf("policy: %s, was %s", next.Policy, old.Policy))
 	}
 	if !maps.Equal(next.ModelPolicies, old.ModelPolicies) {
-		changes = append(changes, fmt.Sprintf("model_policies: %v, was %v", next.ModelPolicies, old.ModelPolicies))
+		changes = append(changes, fmt.Sprintf("model_policies: %s, was %s", inFile(next.ModelPolicies), inFile(old.ModelPolicies)))
 	}
 	if !slices.Equal(next.RequestPolicies, old.RequestPolicies) {
-		changes = append(changes, fmt.Sprintf("request_policies: %v, was %v", next.RequestPolicies, old.RequestPolicies))
+		changes = append(changes, fmt.Sprintf("request_policies: %s, was %s", inFile(next.RequestPolicies), inFile(old.RequestPolicies)))
 	}
 	if next.Shadow != old.Shadow {
 		changes = append(changes, fmt.Sprintf("shadow: %q, was %q", next.Shadow, old.Shadow))
@@ -152,10 +153,31 @@ func compareLevels(old, next *config.Config) []string {
 		{"request_service_levels", old.RequestServiceLevels, next.RequestServiceLevels},
 	} {
 		if !reflect.DeepEqual(c.old, c.next) {
-			changes = append(changes, fmt.Sprintf("%s: %v, was %v", c.key, c.next, c.old))
+			changes = append(changes, fmt.Sprintf("%s: %s, was %s", c.key, inFile(c.next), inFile(c.old)))
 		}
 	}
 	return changes
+}
+
+// inFile writes v in the syntax of a file: a list as [a, b], and a map as {key: value} in the order of its keys. A
+// service level is written in its short form, such as 5s/100ms.
+func inFile(v any) string {
+	r := reflect.ValueOf(v)
+	var entries []string
+	switch r.Kind() {
+	case reflect.Slice:
+		for i := range r.Len() {
+			entries = append(entries, inFile(r.Index(i).Interface()))
+		}
+		return "[" + strings.Join(entries, ", ") + "]"
+	case reflect.Map:
+		for each := r.MapRange(); each.Next(); {
+			entries = append(entries, fmt.Sprintf("%v: %s", each.Key(), inFile(each.Value().Interface())))
+		}
+		slices.Sort(entries)
+		return "{" + strings.Join(entries, ", ") + "}"
+	}
+	return fmt.Sprint(v)
 }
 
 // compareQueue returns a line that says how requests wait now. old and next differ.

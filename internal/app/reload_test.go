@@ -137,6 +137,9 @@ func TestReloadChangesThePoliciesInUse(t *testing.T) {
 	if changes := reload(func(*config.Config) {}); len(changes) > 0 {
 		t.Errorf("nothing changed, and changes are reported: %q", changes)
 	}
+	if !strings.Contains(log.String(), "changes=none") {
+		t.Errorf("the log does not say that nothing changed: %s", log)
+	}
 	mine := func(c *config.Config) {
 		kv := peers.DefaultKV()
 		c.Policies = []config.Policy{{Name: "mine", Type: "kv", Parameters: &kv}}
@@ -144,7 +147,7 @@ func TestReloadChangesThePoliciesInUse(t *testing.T) {
 		c.RequestPolicies = []string{"lmetric"}
 	}
 	changes := strings.Join(reload(mine), "\n")
-	for _, want := range []string{"know nothing yet: kv_aware:imbalance_tokens=7, mine", "policy: mine, was marginal", `shadow: "kv_aware:imbalance_tokens=7", was ""`, "shadow_sample: 0.5"} {
+	for _, want := range []string{"know nothing yet: kv_aware:imbalance_tokens=7, mine", "policy: mine, was marginal", `shadow: "kv_aware:imbalance_tokens=7", was ""`, "shadow_sample: 0.5", "request_policies: [lmetric], was []"} {
 		if !strings.Contains(changes, want) {
 			t.Errorf("reload says %q, nothing of %q", changes, want)
 		}
