@@ -23,12 +23,13 @@ func newPlan() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "plan",
 		Short: "Find the largest rate that keeps an SLO, or the fewest workers for a rate",
-		Long: `Find by simulation how much load a fleet can take. A request is good if it keeps --slo. The result
-is the largest rate at which at least the share --share of all requests is good with --workers
-workers, as a factor of the workload's own rate. With --fewest-workers the result is the smallest
-number of workers for --rate. Failed and rejected requests are not good; if there are any, the table
-also shows in brackets the share of the answered requests that are good. --service-levels says what
-the router aims at; it does not change what the plan measures.
+		Long: `Find by simulation how much load a fleet can take. A request is good if it keeps the first --slo;
+further ones are only measured. The result is the largest rate at which at least the share --share
+of all requests is good with --workers workers, as a factor of the workload's own rate. With
+--fewest-workers the result is the smallest number of workers for --rate. Failed and rejected
+requests are not good; if there are any, the table also shows in brackets the share of the answered
+requests that are good. --service-levels says what the router aims at; it does not change what the
+plan measures.
 
   warmpath plan --workload mooncake:conversation.jsonl.gz --policies all --workers 8
   warmpath plan --workload gen:interactive-chat --policies kv_aware --fewest-workers --rate 20/s`,

@@ -46,6 +46,7 @@ The router computes token ids by itself if it can read the model's files, at the
 engine reports or in the Hugging Face cache, and if the ids equal the engine's. If not, the log
 says so and what to do.
 
+Service levels are set in the file (service_levels; docs/configure.md).
 Flags override the file. SIGHUP or POST /admin/reload reads the file again. After SIGTERM the router
 finishes the requests under way, and then ends.`,
 		Args: noArgs,
