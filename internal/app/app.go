@@ -129,7 +129,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 		Stalled: a.stalled,
 	})
 	a.gateway.AllowPolicies(cfg.RequestPolicies)
-	a.gateway.UseServiceLevels(cfg.RequestLevels())
+	a.gateway.UseServiceLevels(cfg.GatewayLevels())
 	parts := admin.Parts{
 		Router: a.router, Gateway: a.gateway, Telemetry: a.telemetry, Sources: a.sources(), Bodies: bodies, Log: o.Log,
 		Connections: operators, Streams: a.streams, IndexHolders: a.indexHolders, Notes: a.workers.Notes, TokenModels: a.showModels,

@@ -49,7 +49,7 @@ func (a *App) Reload() (changes []string, err error) {
 	changes = append(changes, policies...)
 	useWorkers()
 	if levels := compareLevels(a.cfg, next); len(levels) > 0 {
-		a.gateway.UseServiceLevels(next.RequestLevels())
+		a.gateway.UseServiceLevels(next.GatewayLevels())
 		changes = append(changes, levels...)
 	}
 	if next.Queue != a.cfg.Queue {

@@ -9,8 +9,8 @@ import (
 	"github.com/warmpath/warmpath/internal/gateway"
 )
 
-// RequestLevels returns the service levels of requests in the form that a gateway takes.
-func (c *Config) RequestLevels() gateway.ServiceLevels {
+// GatewayLevels returns the settings of service levels in the form that a gateway takes.
+func (c *Config) GatewayLevels() gateway.ServiceLevels {
 	return gateway.ServiceLevels{All: c.ServiceLevels, ByModel: c.ModelServiceLevels, ByTenant: c.TenantServiceLevels, ByRequest: c.RequestServiceLevels}
 }
 

@@ -55,7 +55,7 @@ request_service_levels: true
 			t.Errorf("%s: %v", text, err)
 			continue
 		}
-		if diff := cmp.Diff(want, cfg.RequestLevels()); diff != "" {
+		if diff := cmp.Diff(want, cfg.GatewayLevels()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", text, diff)
 		}
 	}

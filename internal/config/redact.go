@@ -31,8 +31,8 @@ var (
 	// first group matches what comes before the value. If the secret itself begins with the sign of a tag, an anchor or a
 	// block, and has no quotes, this group contains a part of the secret.
 	planted = regexp.MustCompile(secretName + `["']?(?:\s*[:=]\s*|[ \t]+)((?:[&!*][^\s]*\s+|[|>][-+0-9]*\s*\n\s*)*)(.*)`)
-	// limit matches the keys of service levels: their values are times, although their names end like those of secrets.
-	limit = regexp.MustCompile(`\b(first|per)_token(["']?\s*:)`)
+	// levelKey matches the keys of service levels: their values are times, although their names end like those of secrets.
+	levelKey = regexp.MustCompile(`\b(first|per)_token(["']?\s*:)`)
 	// nextKey matches the beginning of the next key on the same line, where the value before it ends.
 	nextKey = regexp.MustCompile(`,\s*["']?[a-z_]+["']?:\s`)
 )
@@ -108,7 +108,8 @@ func secretsOf(data []byte) (found []string) {
 			kept.WriteString(line)
 		}
 	}
-	text := limit.ReplaceAllString(kept.String(), "${1}_time$2")
+	// After this step planted does not find first_token: and per_token:, whose values are no secrets.
+	text := levelKey.ReplaceAllString(kept.String(), "${1}_time$2")
 	for _, match := range planted.FindAllStringSubmatchIndex(text, -1) {
 		for _, word := range strings.FieldsFunc(text[match[2]:match[3]], splits) {
 			found = append(found, word, strings.TrimLeft(word, signs))
