@@ -28,22 +28,19 @@ type ServiceLevels struct {
 
 // levels are ServiceLevels in the form in which requests use them. They are immutable, and requests share their lists.
 type levels struct {
-	all               []fleet.ServiceLevel
-	byModel, byTenant map[string][]fleet.ServiceLevel
-	byRequest         bool
-	names             map[fleet.ServiceLevel]string // the names of all levels in these lists
+	ServiceLevels                               // no list is nil, and the names of tenants are bounded
+	names         map[fleet.ServiceLevel]string // the names of all levels in these lists
 }
 
 // UseServiceLevels applies s to all requests that come from now on. s has passed the checks of package config.
 func (g *Gateway) UseServiceLevels(s ServiceLevels) {
-	l := &levels{byModel: map[string][]fleet.ServiceLevel{}, byTenant: map[string][]fleet.ServiceLevel{}, byRequest: s.ByRequest,
-		names: map[fleet.ServiceLevel]string{}}
-	l.all = l.own(s.All)
+	l := &levels{names: map[fleet.ServiceLevel]string{}}
+	l.ServiceLevels = ServiceLevels{All: l.own(s.All), ByModel: map[string][]fleet.ServiceLevel{}, ByTenant: map[string][]fleet.ServiceLevel{}, ByRequest: s.ByRequest}
 	for model, list := range s.ByModel {
-		l.byModel[model] = l.own(list)
+		l.ByModel[model] = l.own(list)
 	}
 	for tenant, list := range s.ByTenant {
-		l.byTenant[bounded(tenant)] = l.own(list)
+		l.ByTenant[bounded(tenant)] = l.own(list)
 	}
 	g.levels.Store(l)
 }
@@ -59,16 +56,16 @@ func (l *levels) own(list []fleet.ServiceLevel) []fleet.ServiceLevel {
 
 // of returns the levels of a request that names none. base is the base model of model.
 func (l *levels) of(tenant, model, base string) []fleet.ServiceLevel {
-	if list, ok := l.byTenant[tenant]; ok {
+	if list, ok := l.ByTenant[tenant]; ok {
 		return list
 	}
-	if list, ok := l.byModel[model]; ok {
+	if list, ok := l.ByModel[model]; ok {
 		return list
 	}
-	if list, ok := l.byModel[base]; ok {
+	if list, ok := l.ByModel[base]; ok {
 		return list
 	}
-	return l.all
+	return l.All
 }
 
 // named returns the levels that a request names in its header; nil means that it names none.
@@ -77,7 +74,7 @@ func (l *levels) named(h http.Header) ([]fleet.ServiceLevel, error) {
 	switch {
 	case len(values) == 0 || len(values) == 1 && strings.TrimSpace(values[0]) == "":
 		return nil, nil
-	case !l.byRequest:
+	case !l.ByRequest:
 		return nil, api.Invalid("", "requests may not choose their service levels here: leave out the header "+headerLevels+
 			", or have the operator set request_service_levels")
 	case len(values) > 1:
@@ -125,7 +122,7 @@ func (x *exchange) countLevels(r *proxy.Result) {
 			x.rec.BrokenLevels = append(x.rec.BrokenLevels, name)
 		}
 		if !configured {
-			name = telemetry.LevelOfRequest // clients must not be able to make new series
+			name = telemetry.UnconfiguredLevel // clients must not be able to make new series
 		}
 		x.g.Telemetry.Answered(name, kept)
 	}

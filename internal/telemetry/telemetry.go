@@ -263,28 +263,29 @@ func (t *Telemetry) Retried(worker, reason string) {
 	t.retries.WithLabelValues(worker, reason).Inc()
 }
 
-// LevelOfRequest is the name of all service levels that are not configured: a request's header named them.
-const LevelOfRequest = "request"
+// UnconfiguredLevel is the common name of all service levels that only a request's header names.
+const UnconfiguredLevel = "request"
 
 // maxLevels bounds the number of different values of the label level. Few operators have more than a handful of service
 // levels, but each tenant and each reload may bring new ones.
 const maxLevels = 64
 
-// Answered counts a complete answer for a service level of its request. level is the level's name, or LevelOfRequest.
+// Answered counts a complete answer for a service level of its request. level is the level's name or
+// UnconfiguredLevel.
 func (t *Telemetry) Answered(level string, kept bool) {
-	t.levels.WithLabelValues(t.levelName(level), strconv.FormatBool(kept)).Inc()
+	t.levels.WithLabelValues(t.addLevel(level), strconv.FormatBool(kept)).Inc()
 }
 
-// levelName returns the value of the label level for a service level. For a new level both series are created, because
-// an alert needs the series of kept answers also if there are none.
-func (t *Telemetry) levelName(level string) string {
+// addLevel creates both series of a new service level, because an alert needs the series of kept answers also if there
+// are none. It returns the value of the label level.
+func (t *Telemetry) addLevel(level string) string {
 	t.levelMu.Lock()
 	defer t.levelMu.Unlock()
 	if t.levelNames[level] {
 		return level
 	}
 	switch {
-	case level == LevelOfRequest:
+	case level == UnconfiguredLevel:
 	case len(t.levelNames) >= maxLevels:
 		return "other"
 	default:

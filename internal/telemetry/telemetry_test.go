@@ -69,7 +69,7 @@ func TestTheNamesOfServiceLevelsAreBounded(t *testing.T) {
 	}
 	tel.Answered("1s", true)
 	tel.Answered("70s", false)
-	tel.Answered(LevelOfRequest, true)
+	tel.Answered(UnconfiguredLevel, true)
 	text := scrape(t, tel, Sources{})
 	has(t, text,
 		`warmpath_service_level_answers_total{kept="true",level="1s"} 1`, `warmpath_service_level_answers_total{kept="false",level="1s"} 1`,
