@@ -112,7 +112,7 @@ func TestAnExplanationShowsTheServiceLevelsOfTheRequest(t *testing.T) {
 	if got := explained("X-Warmpath-Service-Levels", "1s").ServiceLevels; !slices.Equal(got, []string{"1s"}) {
 		t.Errorf("the levels of the header: %q", got)
 	}
-	if status, text := ask(t, a, "POST", "/admin/explain", question, "X-Warmpath-Service-Levels", "fast"); status != 400 || !strings.Contains(text, "must list levels") {
+	if status, text := ask(t, a, "POST", "/admin/explain", question, "X-Warmpath-Service-Levels", "fast"); status != 400 || !strings.Contains(text, "must list up to 4 levels") {
 		t.Errorf("a header that cannot be read: %d %s", status, text)
 	}
 }
