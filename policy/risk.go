@@ -36,8 +36,8 @@ const (
 	// third one and so on is looked at, and counts twice, three times and so on.
 	riskRequests = 64
 	// riskLater bounds how much later the request's own first token may come because of the risk, as a share. Without
-	// this bound the longest prompts gather where no level is left to lose, and wait for each other: p99 of the first
-	// token is 20 % later on the public conversation trace (docs/design/0039).
+	// this bound the longest prompts gather where no level is left to lose, and wait for each other: on the public
+	// conversation trace p99 of the first token is 3 to 20 % later, the more a level is worth (docs/design/0039).
 	riskLater = 0.05
 	// riskSlack is added to this bound, in milliseconds: a few engine steps, which no level notices.
 	riskSlack = 50
