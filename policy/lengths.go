@@ -27,8 +27,9 @@ const (
 	lengthsKept = 64
 	// leastLengths is how many lengths of a class are needed before they count. Until then the lengths of the model count.
 	leastLengths = 4
-	// mostGrip bounds lengthSlot.grip. A class whose requests stop loses its slot after so many requests of other classes.
-	mostGrip = 64
+	// mostVotes bounds lengthSlot.votes. A class without further requests loses its slot after so many requests of other
+	// classes.
+	mostVotes = 64
 )
 
 type lengthSlot struct {
@@ -38,10 +39,11 @@ type lengthSlot struct {
 	n      int                // how many lengths there are
 	next   int
 
-	// Used only for classes: owner is the class that has the slot. Each of its answers raises grip by one, and each answer
-	// of another class of the same slot lowers it. At 0 the other class takes over the slot.
+	// Used only for classes: owner is the class that has the slot. Each of its answers adds a vote, and each answer of
+	// another class of the same slot takes one away. At 0 the other class takes over the slot [Boyer and Moore, MJRTY: A
+	// Fast Majority Vote Algorithm, 1991].
 	owner uint64
-	grip  int
+	votes int
 }
 
 func (l *lengths) model(name string) (slot *lengthSlot, hash uint64) {
@@ -70,12 +72,12 @@ func (l *lengths) learn(model string, class uint64, tokens int) {
 	slot.mu.Lock()
 	defer slot.mu.Unlock()
 	if slot.owner != owner {
-		if slot.grip--; slot.grip > 0 {
+		if slot.votes--; slot.votes > 0 {
 			return
 		}
-		slot.owner, slot.grip, slot.n, slot.next = owner, 0, 0, 0
+		slot.owner, slot.votes, slot.n, slot.next = owner, 0, 0, 0
 	}
-	slot.grip = min(slot.grip+1, mostGrip)
+	slot.votes = min(slot.votes+1, mostVotes)
 	slot.add(length)
 }
 
@@ -115,21 +117,21 @@ func (l *lengths) append(dst []int32, model string, class uint64) []int32 {
 // (docs/design/0039).
 const lengthQuantiles = 4
 
-// quantiles returns possible lengths of an answer that has so many tokens already: quantiles of the lengths that are
-// greater, in equal shares. most bounds them; 0 is no bound. sorted has the last lengths, ascending. If none of them is
+// quantiles returns equally likely lengths of an answer that has output tokens so far: quantiles of the greater ones
+// among the last lengths. most bounds them; 0 is no bound. sorted has the last lengths, ascending. If none of them is
 // greater, the answer is expected to become a quarter longer, and at least as long as firstAnswer.
-func quantiles(sorted []int32, so, most int) (out [lengthQuantiles]float64) {
-	at, _ := slices.BinarySearch(sorted, int32(min(so, 1<<30))+1)
+func quantiles(sorted []int32, output, most int) (out [lengthQuantiles]float64) {
+	at, _ := slices.BinarySearch(sorted, int32(min(output, 1<<30))+1)
 	longer := sorted[at:]
 	for k := range out {
-		length := max(1.25*float64(so), firstAnswer)
 		if len(longer) > 0 {
-			length = float64(longer[(2*k+1)*len(longer)/(2*lengthQuantiles)])
+			out[k] = float64(longer[(2*k+1)*len(longer)/(2*lengthQuantiles)])
+		} else {
+			out[k] = max(1.25*float64(output), firstAnswer)
 		}
 		if most > 0 {
-			length = min(length, float64(max(most, so+1)))
+			out[k] = min(out[k], float64(max(most, output+1)))
 		}
-		out[k] = length
 	}
 	return out
 }

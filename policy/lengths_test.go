@@ -100,7 +100,7 @@ func TestRareClassesDoNotDisplaceABusyOne(t *testing.T) {
 			t.Fatalf("after %d other requests the class has the lengths %v", i, got)
 		}
 	}
-	for range 100 * classSlots * mostGrip {
+	for range 100 * classSlots * mostVotes {
 		l.learn("m", rnd.Uint64(), 500)
 		if got := l.append(nil, "m", 7); got[0] != 10 {
 			return // a class that is used no more gives way

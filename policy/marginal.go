@@ -108,7 +108,7 @@ func (m *marginal) Choose(q *Query, c []Candidate) Pick {
 	for i := range c {
 		m.price(q, &c[i], &typical)
 	}
-	b := -1
+	var b int
 	if m.Risk > 0 && q.Requests != nil {
 		b = m.addRisk(q, c, &typical)
 	} else {
@@ -133,14 +133,14 @@ func followed(q *Query, c []Candidate, picked int) Branch {
 
 // These are constants of the cost that price predicts.
 const (
-	// levelled is a number of requests. Routing levels a difference between the loads of two holders only if it is
-	// greater than levelled. With a smaller value, long answers gather on a few holders if holders have a dozen
-	// requests each. With a larger value, requests of a busy fleet go to holders without their prefix, because of a
-	// difference in load that soon disappears.
+	// levelled is a number of requests. Routing levels a difference between the loads of two holders only if it is greater
+	// than levelled. With a smaller value, long answers gather on a few holders if holders have a dozen requests each.
+	// With a larger value, requests of a busy fleet go to holders without their prefix, because of a difference in load
+	// that soon disappears.
 	levelled = 24
 	// leastPressure is the least pressure that the cost of evictions assumes. The pressure is how many blocks a cache
-	// evicts for each new block, 0 to 1. In a cache with free blocks, new blocks evict nothing yet, but the cache
-	// becomes full sooner.
+	// evicts for each new block, 0 to 1. In a cache with free blocks, new blocks evict nothing yet, but the cache becomes
+	// full sooner.
 	leastPressure = 0.5
 )
 
@@ -227,8 +227,8 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 	step := t.Step(l.Requests, l.ContextTokens+l.OutputTokens)
 	compute := t.Token*n + t.Attention*n*(prompt-n/2)
 
-	// The wait for the prompts before this request's prompt, for the decodes in the same passes, and for the rest of
-	// the present pass.
+	// The wait for the prompts before this request's prompt, for the decodes in the same passes, and for the rest of the
+	// present pass.
 	wait := float64(l.Backlog) / 1e6 * (t.Token / own.Token)
 	if wait == 0 {
 		wait = t.Token * float64(l.PendingTokens)

@@ -54,8 +54,8 @@ type riskScratch struct {
 
 var riskScratches = sync.Pool{New: func() any { return new(riskScratch) }}
 
-// addRisk adds the risk to the prices of the candidates whose price is lowest. It returns the index of the candidate
-// with the lowest sum among those that are not too late for the request's own first token.
+// addRisk adds the risk to the lowest prices. It returns the index of the candidate with the lowest sum, without the
+// candidates at which the request's own first token would come too late.
 func (m *marginal) addRisk(q *Query, c []Candidate, usual *typical) (picked int) {
 	s := riskScratches.Get().(*riskScratch)
 	defer riskScratches.Put(s)
@@ -217,8 +217,8 @@ func value(level fleet.ServiceLevel) float64 {
 	return min(float64(level.FirstToken)/1e6, mostValue)
 }
 
-// share returns the factor by which the values of a request's levels are lowered, so that their sum is at most
-// mostValues.
+// share returns a factor for the values of a request's levels. The values times this factor sum up to mostValues at
+// most.
 func share(levels []fleet.ServiceLevel) float64 {
 	sum := 0.0
 	for _, level := range levels {
