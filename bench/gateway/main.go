@@ -38,6 +38,7 @@ var names = []struct{ target, title string }{
 	{"cached", "**warmpath, kv_aware, tokens cached**"},
 	{"cold", "warmpath, kv_aware, tokens asked for each request"},
 	{"rr", "warmpath, round_robin"},
+	{"local", "warmpath, kv_aware, ids made in process for each request"},
 	{"other", "the other binary, kv_aware, tokens cached"},
 }
 
@@ -60,13 +61,16 @@ func main() {
   routers and directly to a worker, in turn. *Added p50* is the median of the differences between a router and the
   worker; *added p99* is the difference of the two p99.
 - *Paced streams*: 100 requests arrive each second, and the workers send a chunk every 5 ms.
-- *Resident MB* is the memory of the router's processes, at the start → after the run with 32 clients (*loaded*).
+- *req/s* is with 32 clients; with 8 clients in the workloads 8k, 64k and 512k.
+- *Resident MB* is the memory of the router's processes, at the start → after the run for req/s (*loaded*).
 - *CPU* is the user and system time of the router's processes.
 - *Tokens cached*: the router remembers the token ids of every prompt. *Tokens asked*: the router asks a worker for the
-  token ids of each request.
+  token ids of each request. *Ids made in process*: the router has the model's tokenizer and chat template, and remembers
+  no ids.
+- *Workloads 8k, 64k and 512k*: prompts of so many bytes that share nothing.
 
 `)
-	for _, w := range []string{"a", "b"} {
+	for _, w := range []string{"a", "b", "8k", "64k", "512k"} {
 		table(os.Stdout, lines, w)
 	}
 	for _, l := range lines {
@@ -92,14 +96,17 @@ func read(r io.Reader) ([]line, error) {
 // table prints the table of one workload. In the rows after nginx, each figure except the memory has the ratio to
 // nginx's figure behind it, in parentheses.
 func table(out io.Writer, lines []line, workload string) {
+	if !slices.ContainsFunc(lines, func(l line) bool { return l.Workload == workload }) {
+		return
+	}
 	figure := func(mode, target string, value func(line) float64) float64 {
 		return median(lines, mode, workload, target, value)
 	}
 	direct50 := figure("cycle", "direct", func(l line) float64 { return l.TTFT50 })
 	direct99 := figure("cycle", "direct", func(l line) float64 { return l.TTFT99 })
 	directRPS := figure("closed", "direct", func(l line) float64 { return l.PerSecond })
-	fmt.Fprintf(out, "## Workload %s\n\nDirect: time to first token %.0f/%.0f µs (p50/p99), %.0f req/s at 32 clients. In parentheses: ratio to nginx.\n\n", workload, direct50, direct99, directRPS)
-	fmt.Fprint(out, "| | added p50, µs | added p99, µs | req/s at 32 clients | CPU µs/request | paced streams: CPU µs/request | resident MB: start → loaded |\n|---|---|---|---|---|---|---|\n")
+	fmt.Fprintf(out, "## Workload %s\n\nDirect: time to first token %.0f/%.0f µs (p50/p99), %.0f req/s. In parentheses: ratio to nginx.\n\n", workload, direct50, direct99, directRPS)
+	fmt.Fprint(out, "| | added p50, µs | added p99, µs | req/s | CPU µs/request | paced streams: CPU µs/request | resident MB: start → loaded |\n|---|---|---|---|---|---|---|\n")
 	columns := []struct {
 		mode   string
 		value  func(line) float64
@@ -112,11 +119,15 @@ func table(out io.Writer, lines []line, workload string) {
 		{"open", func(l line) float64 { return l.CPU }, 0},
 	}
 	for _, row := range names {
-		if !slices.ContainsFunc(lines, func(l line) bool { return l.Target == row.target }) {
+		if !slices.ContainsFunc(lines, func(l line) bool { return l.Target == row.target && l.Workload == workload }) {
 			continue
 		}
 		cells := []string{row.title}
 		for _, c := range columns {
+			if !slices.ContainsFunc(lines, func(l line) bool { return l.Workload == workload && l.Mode == c.mode }) {
+				cells = append(cells, "–")
+				continue
+			}
 			v := figure(c.mode, row.target, c.value) - c.offset
 			cell := fmt.Sprintf("%.0f", v)
 			if base := figure(c.mode, "nginx", c.value) - c.offset; base > 0 && row.target != "nginx" {

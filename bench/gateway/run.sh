@@ -8,7 +8,8 @@
 # have separate groups (autogroup), which distorts CPU figures at saturation. At its end the script stops all processes.
 #
 #   PASSES   number of passes over all rows; the table shows medians                   (3)
-#   ROWS     rows to measure: nginx, smg, cached, cold, rr                             (all)
+#   ROWS     rows to measure: nginx, smg, cached, cold, rr, local                      (all)
+#   MODEL    folder with tokenizer.json and a chat template, for the row local         (the tiny model of make test-engines)
 #   BINARY   a warmpath binary to measure in place of one that is built                (none)
 #   OTHER    a second warmpath binary, measured as the row "other", for comparisons    (none)
 #   OUT      file of the table; the raw lines are in the same file name with .jsonl    (bench/results/gateway.md)
@@ -17,7 +18,8 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 PASSES=${PASSES:-3}
-ROWS=${ROWS:-nginx smg cached cold rr}
+ROWS=${ROWS:-nginx smg cached cold rr local}
+MODEL=${MODEL:-${XDG_CACHE_HOME:-$HOME/.cache}/warmpath/engines/vllm/tiny-llama}
 OUT=${OUT:-$root/bench/results/gateway.md}
 SMG=${SMG:-$HOME/.cache/warmpath/smg}
 PORT=${PORT:-19400} # first of about twenty ports
@@ -63,13 +65,14 @@ say "building"
 (cd "$root/bench" && go build -o "$work/" ./gateway/mock ./gateway/load && go build -o "$work/table" ./gateway)
 if [[ -n ${BINARY:-} ]]; then cp "$BINARY" "$work/warmpath"; else (cd "$root" && go build -trimpath -ldflags '-s -w' -o "$work/warmpath" ./cmd/warmpath); fi
 
+# The last two workers give no token ids, because theirs are not those of MODEL. They serve the row local.
 workers=()
-for i in 1 2; do
-	p=$((PORT + i))
-	start "mock$i" "$work/mock" -addr "127.0.0.1:$p" -name "w$i"
+for i in 1 2 3 4; do
+	p=$((PORT + 20 + i))
+	start "mock$i" "$work/mock" -addr "127.0.0.1:$p" -name "w$i" -tokens=$([[ $i -le 2 ]] && echo true || echo false)
 	workers+=("127.0.0.1:$p")
 done
-for i in 1 2; do ready "mock$i" "http://${workers[i - 1]}/health"; done
+for i in 1 2 3 4; do ready "mock$i" "http://${workers[i - 1]}/health"; done
 
 nginx_row() {
 	if ! command -v nginx >/dev/null; then say "skipping nginx: it is not installed (apt-get install nginx-light)"; drop nginx; return; fi
@@ -87,7 +90,7 @@ nginx_row() {
 			fastcgi_temp_path $work/nginx-fastcgi;
 			uwsgi_temp_path $work/nginx-uwsgi;
 			scgi_temp_path $work/nginx-scgi;
-			client_body_buffer_size 128k;
+			client_body_buffer_size 1m;
 			client_max_body_size 64m;
 			keepalive_requests 1000000;
 			upstream workers {
@@ -136,11 +139,18 @@ warmpath_row() {
 	ready "$name" "http://${address[$name]}/readiness"
 }
 
+local_row() {
+	if [[ ! -f $MODEL/tokenizer.json ]]; then say "skipping local: $MODEL has no tokenizer.json (MODEL, or make test-engines)"; drop local; return; fi
+	local workers=("${workers[@]:2}")
+	warmpath_row local $((PORT + 14)) "$work/warmpath" kv_aware "models: [{name: mock, path: $MODEL}]" 'tokens: {cache_bytes: 0}'
+}
+
 if has nginx; then nginx_row; fi
 if has smg; then smg_row; fi
 if has cached; then warmpath_row cached $((PORT + 6)) "$work/warmpath" kv_aware; fi
 if has cold; then warmpath_row cold $((PORT + 8)) "$work/warmpath" kv_aware 'tokens:' '  cache_bytes: 0'; fi
 if has rr; then warmpath_row rr $((PORT + 10)) "$work/warmpath" round_robin; fi
+if has local; then local_row; fi
 if [[ -n ${OTHER:-} ]]; then
 	cp "$OTHER" "$work/other"
 	ROWS="$ROWS other"
@@ -159,7 +169,7 @@ pace() { for w in "${workers[@]}"; do curl -fsS -o /dev/null "http://$w/setdelay
 
 # Numbers of requests of a run, by workload. All bodies of workload b (34 KB of tokens each) must fit in the token cache
 # of 64 MiB.
-declare -A closed=([a]=4000 [b]=1800) cycle=([a]=800 [b]=500)
+declare -A closed=([a]=4000 [b]=1800 [8k]=1500 [64k]=600 [512k]=120) cycle=([a]=800 [b]=500 [8k]=300 [64k]=150 [512k]=60)
 
 for r in "${rows[@]}"; do echo "{\"mode\":\"start\",\"target\":\"$r\",\"mb\":$(resident "$r")}" >>"$lines"; done
 say "once over all bodies, unmeasured: tokens are cached from here on"
@@ -185,6 +195,18 @@ for pass in $(seq "$PASSES"); do
 		done
 		pace 0
 	done
+	if has local; then
+		for wl in 8k 64k 512k; do
+			targets=direct=${workers[0]}
+			some=()
+			for r in nginx rr local; do if has $r; then some+=($r) && targets+=",$r=${address[$r]}"; fi; done
+			load -mode cycle -targets "$targets" -wl $wl -n "${cycle[$wl]}" -warm 10
+			load -mode closed -c 8 -targets "$direct" -wl $wl -n "${closed[$wl]}"
+			for r in "${some[@]}"; do
+				load -mode closed -c 8 -targets "$r=${address[$r]}" -pids "router=${pid[$r]}" -wl $wl -n "${closed[$wl]}"
+			done
+		done
+	fi
 done
 
 mkdir -p "$(dirname "$OUT")"

@@ -9,7 +9,10 @@ import (
 
 // most is the largest number of different bodies, by workload. If there are more requests, they use the same bodies
 // again. A body of workload b has 33 KB.
-var most = map[string]int{"a": 20000, "b": 4000}
+var most = map[string]int{"a": 20000, "b": 4000, "8k": 1000, "64k": 300, "512k": 60}
+
+// lengths has the lengths of the prompts of the workloads whose prompts share nothing, in bytes.
+var lengths = map[string]int{"a": 60, "8k": 8 << 10, "64k": 64 << 10, "512k": 512 << 10}
 
 type message struct {
 	Role    string `json:"role"`
@@ -34,7 +37,7 @@ func makeBodies(n int) [][]byte {
 	r = rand.New(rand.NewSource(1))
 	var bodies [][]byte
 	for i := range min(n, most[*work]) {
-		messages := []message{{"user", fmt.Sprintf("%d ", i) + prose(r, vocabulary, 60)}}
+		messages := []message{{"user", fmt.Sprintf("%d ", i) + prose(r, vocabulary, lengths[*work])}}
 		if *work == "b" {
 			messages = []message{{"system", prefixes[r.Intn(len(prefixes))]}, {"user", prose(r, vocabulary, 8<<10)}}
 		}

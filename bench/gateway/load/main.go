@@ -28,7 +28,7 @@ import (
 var (
 	mode    = flag.String("mode", "closed", "cycle, closed or open")
 	targets = flag.String("targets", "", "NAME=HOST:PORT[+HOST:PORT…], separated by commas; closed and open ask the first")
-	work    = flag.String("wl", "a", "workload: a, prompts of 250 bytes; b, bodies of 33 KB of which 50 sessions share 24 KB")
+	work    = flag.String("wl", "a", "workload: a, prompts of 250 bytes; b, bodies of 33 KB of which 50 sessions share 24 KB; 8k, 64k and 512k, prompts that share nothing")
 	clients = flag.Int("c", 1, "closed: clients at once")
 	count   = flag.Int("n", 1000, "cycle and closed: requests")
 	warm    = flag.Int("warm", 0, "cycle and closed: requests before those that count")

@@ -2,7 +2,7 @@
 // flushes each chunk. It also answers the requests by which routers learn about a worker. bench/gateway/run.sh measures
 // routers in front of two such workers.
 //
-//	mock -addr 127.0.0.1:9001 -name w1 [-delay 5ms]
+//	mock -addr 127.0.0.1:9001 -name w1 [-delay 5ms] [-tokens=false]
 package main
 
 import (
@@ -28,8 +28,10 @@ func main() {
 	address := flag.String("addr", "127.0.0.1:9001", "HOST:PORT to listen at")
 	name := flag.String("name", "w", "the first chunk's text, and the worker's name")
 	delay := flag.Duration("delay", 0, "pause between chunks; GET /setdelay?d=5ms changes it")
+	ids := flag.Bool("tokens", true, "answer questions for token ids; the ids are those of no tokenizer")
 	flag.Parse()
 	w := newWorker(*name)
+	w.ids = *ids
 	w.delay.Store(int64(*delay))
 	log.Printf("%s listens at %s", *name, *address)
 	log.Fatal(http.ListenAndServe(*address, w.routes()))
@@ -37,6 +39,7 @@ func main() {
 
 type worker struct {
 	name              string
+	ids               bool         // answers questions for token ids
 	first, next, last []byte       // chunks of a stream
 	delay             atomic.Int64 // pause between chunks, in ns
 	running           atomic.Int64 // number of requests under way
@@ -89,6 +92,10 @@ func (w *worker) routes() http.Handler {
 		}
 		w.delay.Store(int64(d))
 	})
+	mux.HandleFunc("/v1/chat/completions", w.chat)
+	if !w.ids {
+		return mux
+	}
 	// Routers ask a vLLM worker for token ids at these two paths.
 	mux.HandleFunc("/v1/chat/completions/render", func(out http.ResponseWriter, r *http.Request) {
 		ids := tokens(r.Body)
@@ -99,7 +106,6 @@ func (w *worker) routes() http.Handler {
 		ids := tokens(r.Body)
 		writeJSON(out, map[string]any{"count": len(ids), "max_model_len": 131072, "tokens": ids, "token_strs": nil})
 	})
-	mux.HandleFunc("/v1/chat/completions", w.chat)
 	return mux
 }
 
