@@ -183,42 +183,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		g.refuse(w, api.OpenAIChat, "headers", tooManyHeaders(g.cfg.MaxHeaders))
 		return
 	}
-	switch r.URL.Path {
-	case api.OpenAIChat.Path():
-		g.post(w, r, api.OpenAIChat)
-	case api.OpenAICompletions.Path():
-		g.post(w, r, api.OpenAICompletions)
-	case "/v1/models":
-		g.get(w, r, g.models)
-	case "/health":
-		g.get(w, r, g.health)
-	case "/readiness":
-		g.get(w, r, g.readiness)
-	default:
-		g.refuse(w, api.OpenAIChat, "not_found", api.UnknownPath(r.Method, r.URL.Path))
-	}
-}
-
-func (g *Gateway) post(w http.ResponseWriter, r *http.Request, d api.Dialect) {
-	if r.Method != http.MethodPost {
-		w.Header().Set("Allow", http.MethodPost)
-		g.refuse(w, d, "method", api.MethodNotAllowed(r.Method, r.URL.Path, http.MethodPost))
-		return
-	}
-	x := g.exchanges.Get().(*exchange)
-	x.begin(w, r, d)
-	defer x.end()
-	x.serve()
-}
-
-func (g *Gateway) get(w http.ResponseWriter, r *http.Request, answer http.HandlerFunc) {
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		const allowed = "GET, HEAD"
-		w.Header().Set("Allow", allowed)
-		g.refuse(w, api.OpenAIChat, "method", api.MethodNotAllowed(r.Method, r.URL.Path, allowed))
-		return
-	}
-	answer(w, r)
+	g.answer(w, r)
 }
 
 // refuse answers with err before any worker was asked. reason is the label in the metric of refused requests.
