@@ -7,6 +7,8 @@ var openAIChat = dialect{
 	reads: openAICommon | fields(FieldMessages, FieldInputIDs, FieldTools, FieldToolChoice, FieldMaxCompletionTokens,
 		FieldAddGenerationPrompt, FieldContinueFinalMessage, FieldAddSpecialTokens, FieldChatTemplate,
 		FieldChatTemplateKwargs, FieldMMProcessorKwargs, FieldDocuments, FieldReasoningEffort),
+	sized:            fields(FieldMessages, FieldInputIDs, FieldTools),
+	matched:          true,
 	appendError:      appendOpenAIError,
 	appendErrorEvent: appendOpenAIErrorEvent,
 	watch:            watchOpenAI,

@@ -5,6 +5,8 @@ var openAICompletions = dialect{
 	name:             "openai_completions",
 	path:             "/v1/completions",
 	reads:            openAICommon | fields(FieldPrompt, FieldPromptEmbeds, FieldAddSpecialTokens),
+	sized:            fields(FieldPrompt),
+	matched:          true,
 	appendError:      appendOpenAIError,
 	appendErrorEvent: appendOpenAIErrorEvent,
 	watch:            watchOpenAI,

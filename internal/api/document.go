@@ -19,6 +19,9 @@ const (
 	inDetails
 	inError
 	inGenerated // a list of generated parts, such as tool_calls or token_ids
+	inAnswer    // the answer inside an event: the message of message_start, the response of response.created
+	inReason    // a choice's finish_reason, if it is an object
+	inList      // the outermost array of an answer that is a list
 )
 
 // meaning says what a value means for the watcher. The dialect's watch function returns the meaning of a key in a
@@ -44,6 +47,23 @@ const (
 	isGenerated // an element of the place inGenerated
 	isModel     // the root's "model"
 	isCode      // an error's "code"
+	isKind      // a word that says what the document is; see kind
+	isAnswer    // an object of the place inAnswer
+	isOutput    // the dialect's answers have this key: a value that is not null makes the document an answer
+	isID        // the id under which the engine keeps the answer
+	isReason    // an object of the place inReason
+	isCreatedTokens
+	isElement // an element of the place inList
+)
+
+// kind is what a document says about the answer with a word such as its type.
+type kind uint8
+
+const (
+	otherKind    kind = iota
+	beginsAnswer      // the document is an answer or a part of one
+	endsAnswer        // the document is the last part of a complete answer
+	failsAnswer       // the answer failed
 )
 
 // watchedDepth bounds the depth of watched places. The deepest place has depth 5: root, choices, choice, delta,
@@ -56,6 +76,7 @@ const watchedDepth = 6
 // of all documents are kept together.
 type document struct {
 	watch func(in place, key []byte) meaning
+	of    *dialect
 
 	// The fields below are the position in the document.
 	tokens jsonscan.Pieces
@@ -88,7 +109,9 @@ type document struct {
 	aborted    bool // a finish_reason was the engine's own, abort or error
 	closed     bool // the outermost object was closed
 	broken     bool // there are bytes before or after the object, or no object
-	answers    bool // the root has a list of choices, perhaps an empty one
+	answers    bool // the root has a list of choices, perhaps an empty one, or whatever else the dialect's answers have
+	ended      bool // a document of the kind endsAnswer came
+	last       bool // a finish_reason was seen
 	hollow     bool // a choice had no delta, message or text
 	code       int  // the error's code, if it is a number
 	usage      Usage
@@ -96,12 +119,18 @@ type document struct {
 	modelLen   int
 	message    [256]byte
 	messageLen int
+	// created is the number of prompt tokens that went into the cache, if the usage counts them apart.
+	created int
+	before  Usage     // sum over the elements of a list before the present one
+	id      [128]byte // the first id of the answer
+	idLen   int
 }
 
-func (d *document) reset(watch func(place, []byte) meaning) {
+func (d *document) reset(of *dialect) {
 	// Do not write *d = document{} here: the buffers need no clearing.
-	d.watch = watch
+	d.of, d.watch = of, of.watch
 	d.next()
+	d.ended, d.last, d.created, d.idLen, d.before = false, false, 0, 0, Usage{}
 	d.choices = choiceSet{}
 	d.token, d.failed, d.aborted, d.closed, d.broken, d.answers, d.hollow = false, false, false, false, false, false, false
 	d.usage = Usage{}
@@ -117,7 +146,7 @@ func (d *document) next() {
 // onlyContent reports whether the current document had one choice with one piece of content, and nothing else that
 // matters.
 func (d *document) onlyContent() bool {
-	return d.tokens.Depth() == 0 && d.contents == 1 && d.choicesHere == 1 && !d.effects && d.token
+	return d.tokens.Depth() == 0 && d.contents == 1 && d.choicesHere <= 1 && !d.effects && d.token
 }
 
 // feed reads the next piece. offset is the position of the piece in its chunk.
@@ -174,6 +203,8 @@ func (d *document) elementMeaning() meaning {
 		return isChoice
 	case inGenerated:
 		return isGenerated
+	case inList:
+		return isElement
 	}
 	return nothing
 }
@@ -184,11 +215,9 @@ func (d *document) push(object bool) {
 	depth := d.tokens.Depth()
 	switch {
 	case depth == 1:
-		d.broken = d.broken || d.closed || !object
-		d.closed = false
-		if object {
-			p = atRoot
-		}
+		p = d.outermost(object)
+	case d.means == isElement && object:
+		p = atRoot
 	case d.means == isChoices && !object:
 		p = inChoices
 		d.answers = true
@@ -200,15 +229,25 @@ func (d *document) push(object bool) {
 		d.filled = true
 	case d.means == isUsage && object:
 		p = inUsage
-		d.usage = Usage{Seen: true}
-		d.effects = true
+		d.beginUsage()
 	case d.means == isDetails && object:
 		p = inDetails
 	case d.means == isError && object:
 		p = inError
 		d.failed, d.effects = true, true
+	case d.means == isAnswer && object:
+		p = inAnswer
+		d.effects = true
+	case d.means == isReason && object:
+		p = inReason
+	case d.means == isOutput:
+		d.answers = true
+		if d.of.ends == byKind && !object {
+			p = inGenerated
+		}
 	case d.means == isContent && !object:
 		p = inGenerated
+		d.answers = d.answers || d.of.root == inChoice
 	case d.means == isContent || d.means == isGenerated:
 		d.gotToken()
 	}
@@ -218,6 +257,41 @@ func (d *document) push(object bool) {
 	d.means = d.elementMeaning()
 }
 
+// outermost returns the place of a document's outermost value, which is an object or an array.
+func (d *document) outermost(object bool) place {
+	d.broken = d.broken || d.closed || !object && !d.of.lists
+	d.closed = false
+	switch {
+	case d.of.root == inChoice && object:
+		d.index, d.finish, d.filled = 0, false, true
+		return inChoice
+	case d.of.root == inChoice:
+		return inChoices
+	case object:
+		return atRoot
+	case d.of.lists:
+		return inList
+	}
+	return elsewhere
+}
+
+// beginUsage begins a usage. The last usage of an answer counts, with two exceptions: a stream of messages has a part of
+// the usage in its first event, and the parts of a list are added.
+func (d *document) beginUsage() {
+	d.effects = true
+	switch {
+	case d.of.split:
+		d.usage.Seen = true
+	case d.choicesHere > 0 && d.of.root == inChoice:
+		d.before.Prompt += d.usage.Prompt
+		d.before.Completion += d.usage.Completion
+		d.before.Cached += d.usage.Cached
+		fallthrough
+	default:
+		d.usage = Usage{Seen: true}
+	}
+}
+
 // pop leaves a container.
 func (d *document) pop() {
 	depth := d.tokens.Depth() // without the container
@@ -225,10 +299,14 @@ func (d *document) pop() {
 	d.means = nothing
 	switch {
 	case p == inChoice:
+		if depth > 0 && d.of.root == inChoice {
+			d.index = d.choicesHere // the elements of a list have no index
+		}
 		d.choicesHere++
 		d.hollow = d.hollow || !d.filled
 		d.choices.add(d.index, d.finish)
-	case p == atRoot && depth == 0:
+	}
+	if depth == 0 && p != elsewhere {
 		d.closed = true
 	}
 }
@@ -251,14 +329,17 @@ func (d *document) beginString(at int) {
 	}
 	if d.means == isContent {
 		d.contentStart = at
+		d.answers = d.answers || d.of.root == inChoice
 	}
 }
+
+// kept has the meanings whose strings are remembered.
+var kept = [isElement + 1]bool{isFinish: true, isObject: true, isMessage: true, isModel: true, isKind: true, isID: true}
 
 // keep remembers the beginning of a string if the string is needed: a key, or a short value with a meaning.
 func (d *document) keep(b []byte) {
 	d.length += len(b)
-	if !d.isKey && d.means != isFinish && d.means != isObject && d.means != isMessage && d.means != isModel ||
-		d.keptLen > len(d.kept) {
+	if !d.isKey && !kept[d.means] || d.keptLen > len(d.kept) {
 		return
 	}
 	if d.means == isMessage && !d.isKey {
@@ -308,7 +389,7 @@ func (d *document) endString(at int) {
 	case isGenerated:
 		d.gotToken()
 	case isFinish:
-		d.finish, d.effects = true, true
+		d.finish, d.last, d.effects = true, true, true
 		if s := string(d.keptString()); s == "abort" || s == "error" {
 			d.aborted = true
 		}
@@ -318,6 +399,15 @@ func (d *document) endString(at int) {
 		if string(d.keptString()) == "error" {
 			d.failed, d.effects = true, true
 		}
+	case isKind:
+		d.readKind(d.of.kinds(d.keptString()))
+	case isOutput:
+		d.answers = true
+	case isID:
+		if d.idLen == 0 && d.keptLen <= len(d.id) {
+			d.idLen = copy(d.id[:], d.keptString())
+		}
+		d.answers = true
 	case isModel:
 		if d.modelLen == 0 {
 			d.modelLen = copy(d.model[:], d.keptString())
@@ -327,6 +417,19 @@ func (d *document) endString(at int) {
 		d.effects = true
 	}
 	d.means = nothing
+}
+
+// readKind records what a word says about the answer. Only the words that end an answer or fail it count as an effect,
+// because each event of a stream has such a word.
+func (d *document) readKind(k kind) {
+	switch k {
+	case beginsAnswer:
+		d.answers = true
+	case endsAnswer:
+		d.answers, d.ended, d.effects = true, true, true
+	case failsAnswer:
+		d.failed, d.effects = true, true
+	}
 }
 
 // scalar reads a part of a number or a literal.
@@ -341,7 +444,9 @@ func (d *document) scalar(part []byte) {
 				d.gotToken()
 			}
 		}
-	case isIndex, isPromptTokens, isCompletionTokens, isCachedTokens, isCode:
+	case isOutput:
+		d.answers = d.answers || part[0]-'0' <= 9 || part[0] == '-'
+	case isIndex, isPromptTokens, isCompletionTokens, isCachedTokens, isCreatedTokens, isCode:
 		for _, c := range part {
 			if c -= '0'; c > 9 {
 				d.means, d.digits = nothing, false // the value is null, or is not a count
@@ -372,6 +477,8 @@ func (d *document) endScalar() {
 		d.usage.Completion = d.number
 	case isCachedTokens:
 		d.usage.Cached, d.usage.HasCached = d.number, true
+	case isCreatedTokens:
+		d.created = d.number
 	case isCode:
 		d.code = d.number
 	}

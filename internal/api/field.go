@@ -39,6 +39,31 @@ const (
 	FieldDocuments
 	FieldReasoningEffort
 	FieldKVTransferParams
+	FieldInput
+	FieldInstructions
+	FieldPreviousResponseID
+	FieldMaxOutputTokens
+	FieldReasoning
+	FieldSystem
+	FieldMetadata
+	FieldThinking
+	FieldOutputConfig
+	FieldText
+	FieldSamplingParams
+	FieldInputEmbeds
+	FieldImageData
+	FieldAudioData
+	FieldVideoData
+	FieldLoRAPath
+	FieldEncodingFormat
+	FieldQuery
+	FieldQueries
+	FieldItems
+	FieldText1
+	FieldText2
+	FieldData1
+	FieldData2
+	FieldTokens
 
 	numFields
 	noField = numFields
@@ -90,6 +115,31 @@ var fieldNames = [numFields]string{
 	FieldDocuments:            "documents",
 	FieldReasoningEffort:      "reasoning_effort",
 	FieldKVTransferParams:     "kv_transfer_params",
+	FieldInput:                "input",
+	FieldInstructions:         "instructions",
+	FieldPreviousResponseID:   "previous_response_id",
+	FieldMaxOutputTokens:      "max_output_tokens",
+	FieldReasoning:            "reasoning",
+	FieldSystem:               "system",
+	FieldMetadata:             "metadata",
+	FieldThinking:             "thinking",
+	FieldOutputConfig:         "output_config",
+	FieldText:                 "text",
+	FieldSamplingParams:       "sampling_params",
+	FieldInputEmbeds:          "input_embeds",
+	FieldImageData:            "image_data",
+	FieldAudioData:            "audio_data",
+	FieldVideoData:            "video_data",
+	FieldLoRAPath:             "lora_path",
+	FieldEncodingFormat:       "encoding_format",
+	FieldQuery:                "query",
+	FieldQueries:              "queries",
+	FieldItems:                "items",
+	FieldText1:                "text_1",
+	FieldText2:                "text_2",
+	FieldData1:                "data_1",
+	FieldData2:                "data_2",
+	FieldTokens:               "tokens",
 }
 
 // String returns the field's key.
@@ -165,6 +215,56 @@ func fieldOf(key []byte) Field {
 		return FieldReasoningEffort
 	case "kv_transfer_params":
 		return FieldKVTransferParams
+	case "input":
+		return FieldInput
+	case "instructions":
+		return FieldInstructions
+	case "previous_response_id":
+		return FieldPreviousResponseID
+	case "max_output_tokens":
+		return FieldMaxOutputTokens
+	case "reasoning":
+		return FieldReasoning
+	case "system":
+		return FieldSystem
+	case "metadata":
+		return FieldMetadata
+	case "thinking":
+		return FieldThinking
+	case "output_config":
+		return FieldOutputConfig
+	case "text":
+		return FieldText
+	case "sampling_params":
+		return FieldSamplingParams
+	case "input_embeds":
+		return FieldInputEmbeds
+	case "image_data":
+		return FieldImageData
+	case "audio_data":
+		return FieldAudioData
+	case "video_data":
+		return FieldVideoData
+	case "lora_path":
+		return FieldLoRAPath
+	case "encoding_format":
+		return FieldEncodingFormat
+	case "query":
+		return FieldQuery
+	case "queries":
+		return FieldQueries
+	case "items":
+		return FieldItems
+	case "text_1":
+		return FieldText1
+	case "text_2":
+		return FieldText2
+	case "data_1":
+		return FieldData1
+	case "data_2":
+		return FieldData2
+	case "tokens":
+		return FieldTokens
 	}
 	return noField
 }

@@ -72,6 +72,7 @@ func (r *Request) isText(raw []byte, escaped bool) bool {
 	return false
 }
 
+// promptKinds lists the forms of a completion's prompt.
 const promptKinds = "a text, a list of texts, a list of token ids, or a list of lists of token ids"
 
 // readPrompt reads a completion's prompt, which may have one of four forms.

@@ -98,7 +98,7 @@ func (r *Request) reset(d Dialect, body []byte) {
 	r.IDs, r.ends, r.text = ids, ends, text
 	r.spans = [numFields]span{}
 	r.membersSeen = 0
-	r.Stream, r.IncludeUsage, r.Multimodal, r.Tools, r.MixedScopes = false, false, false, false, false
+	r.Stream, r.IncludeUsage, r.Multimodal, r.Tools, r.MixedScopes, r.Bytes = false, false, false, false, false, false
 	r.Form, r.Prompts, r.MaxTokens, r.LongestAnswer, r.N, r.Priority, r.Rank = PromptNone, 0, 0, 0, 1, 0, -1
 }
 
@@ -109,7 +109,7 @@ func (r *Request) finish() {
 		s *string
 	}{{FieldModel, &r.Model}, {FieldCacheSalt, &r.CacheSalt}, {FieldExtraKey, &r.ExtraKey}, {FieldUser, &r.User},
 		{FieldSessionID, &r.SessionID}, {FieldPromptCacheKey, &r.PromptCacheKey}, {FieldUserID, &r.userID},
-		{FieldSessionParams, &r.sessionParams}} {
+		{FieldSessionParams, &r.sessionParams}, {FieldPreviousResponseID, &r.PreviousResponseID}} {
 		if r.spans[t.f].end == 0 {
 			*t.s = ""
 		}
@@ -195,6 +195,8 @@ func (r *Request) stringOf(f Field) *string {
 		return &r.SessionID
 	case FieldPromptCacheKey:
 		return &r.PromptCacheKey
+	case FieldPreviousResponseID:
+		return &r.PreviousResponseID
 	}
 	return nil
 }
@@ -215,14 +217,24 @@ func (r *Request) readValue(s *jsonscan.Scanner, f Field) {
 	case FieldPrompt:
 		r.readPrompt(s)
 	case FieldInputIDs:
-		r.Form = PromptIDs
-		r.readIDs(s, f)
-	case FieldPromptEmbeds:
+		r.readInputIDs(s)
+	case FieldText:
+		r.readText(s)
+	case FieldPromptEmbeds, FieldInputEmbeds, FieldImageData, FieldAudioData, FieldVideoData:
 		r.Multimodal = true
 		s.Skip()
+	case FieldLoRAPath:
+		r.MixedScopes = true // the adapter's blocks are apart from the model's, and the field does not name a pool
+		s.Skip()
+	case FieldSamplingParams:
+		r.readSampling(s)
+	case FieldMetadata:
+		r.readMetadata(s)
+	case FieldEncodingFormat:
+		r.readEncoding(s)
 	case FieldTools:
 		r.readTools(s)
-	case FieldMaxTokens, FieldMaxCompletionTokens:
+	case FieldMaxTokens, FieldMaxCompletionTokens, FieldMaxOutputTokens:
 		r.readMaxTokens(s, f)
 	case FieldN:
 		readInt(s, f, &r.N)

@@ -1,6 +1,10 @@
 package api
 
-import "github.com/warmpath/warmpath/internal/jsonscan"
+import (
+	"math/bits"
+
+	"github.com/warmpath/warmpath/internal/jsonscan"
+)
 
 // PromptForm is the form of a request's prompt.
 type PromptForm uint8
@@ -61,7 +65,11 @@ type Request struct {
 	// session.
 	SessionID      string
 	PromptCacheKey string
-	// userID is the body's user_id. sessionParams is session_params.session_id or session_params.id. A value of another
+	// PreviousResponseID is the response that a request to /v1/responses continues.
+	PreviousResponseID string
+	// Bytes: the answer will not be JSON, because encoding_format asks for the bytes of the vectors.
+	Bytes bool
+	// userID is the body's user_id, or metadata.user_id in Anthropic's form. sessionParams is session_params.session_id or session_params.id. A value of another
 	// type is ignored, and the request is not refused.
 	userID, sessionParams string
 
@@ -168,8 +176,9 @@ func SessionField(name string) (f Field, ok bool) {
 // length stands for the prompt's size.
 func (r *Request) PromptBytes() int {
 	n := 0
-	for _, f := range [...]Field{FieldMessages, FieldPrompt, FieldInputIDs, FieldTools} {
-		n += r.spans[f].end - r.spans[f].start
+	for rest := dialects[r.Dialect].sized; rest != 0; rest &= rest - 1 {
+		s := r.spans[bits.TrailingZeros64(uint64(rest))]
+		n += s.end - s.start
 	}
 	return n
 }

@@ -41,7 +41,7 @@ type Watcher struct {
 // Reset prepares w for a new response.
 func (w *Watcher) Reset(d Dialect, f Format) {
 	w.format = f
-	w.json.reset(dialects[d].watch)
+	w.json.reset(dialects[d])
 	w.lines = eventLines{}
 	w.failed, w.pieces, w.events, w.begun = false, 0, 0, false
 	w.last.prefixLen, w.last.suffixLen = 0, 0
@@ -75,11 +75,24 @@ func (w *Watcher) FirstToken() bool { return w.json.token }
 // Tokens returns the number of tokens of the answer that have come so far. It is the larger of the count in the usage
 // and the number of events with a part of the answer, because engines send an event at every step. If the answer is not
 // streamed, the number is known only at the end.
-func (w *Watcher) Tokens() int { return max(w.pieces, w.json.usage.Completion) }
+func (w *Watcher) Tokens() int {
+	return max(w.pieces, w.json.usage.Completion+w.json.before.Completion)
+}
 
-// Finished reports whether the generation is complete: there was at least one choice, and every choice that was seen
-// has its finish_reason. A choice that never began does not count as missing, because some engines ignore n.
-func (w *Watcher) Finished() bool { return w.json.choices.finished() }
+// Finished reports whether the answer came to its end. For a generation with choices, there was at least one choice, and
+// every choice that was seen has its finish_reason. A choice that never began does not count as missing, because some
+// engines ignore n.
+func (w *Watcher) Finished() bool {
+	switch w.json.of.ends {
+	case byChoices:
+		return w.json.choices.finished()
+	case byKind:
+		return w.json.ended || w.format == JSON && w.Whole()
+	case byShape:
+		return w.Whole()
+	}
+	return true
+}
 
 // Failed reports whether the response has an error, in a complete event or as its body.
 func (w *Watcher) Failed() bool {
@@ -112,25 +125,47 @@ func (w *Watcher) Events() int { return w.events }
 // is over 256 bytes or has escapes. The result is valid until Reset.
 func (w *Watcher) Model() []byte { return w.json.model[:w.json.modelLen] }
 
-// Done reports whether [DONE] was seen.
-func (w *Watcher) Done() bool { return w.lines.done }
+// ID returns the id under which the engine keeps the answer, empty if the dialect's answers have none. The result is
+// valid until Reset.
+func (w *Watcher) ID() []byte { return w.json.id[:w.json.idLen] }
+
+// Done reports whether the end of the stream was seen: [DONE], or the last event of a dialect without [DONE].
+func (w *Watcher) Done() bool { return w.lines.done || w.json.of.ends == byKind && w.json.ended }
 
 // Complete reports whether the response is a complete and successful generation. The response must be finished and have
 // no error, and no choice may have ended for a reason of the engine (abort, error). A JSON document must also be
 // closed, with a message or a text in every choice. A clean end or [DONE] alone proves nothing: when vLLM's EngineCore
 // dies, the API server sends an error event, then [DONE], and ends the response cleanly (measured with vLLM 0.32.0).
 func (w *Watcher) Complete() bool {
-	if !w.Finished() || w.json.failed || w.json.aborted {
+	d := &w.json
+	if !w.Finished() || d.failed || d.aborted {
 		return false
 	}
-	return w.format == EventStream || w.Whole() && !w.json.hollow
+	switch d.of.ends {
+	case byChoices:
+		return w.format == EventStream || w.Whole() && !d.hollow
+	case byKind:
+		return (w.format == EventStream || d.answers) && (d.last || !d.of.split)
+	case byShape:
+		return d.answers
+	}
+	return true
 }
 
-// Whole reports whether the bytes so far are exactly one JSON object. It checks only brackets and quotes.
+// Whole reports whether the bytes so far are exactly one JSON object, or an array where the dialect has arrays. It checks only brackets and quotes.
 func (w *Watcher) Whole() bool { return w.json.closed && !w.json.broken }
 
 // Broken reports whether the bytes so far cannot become one JSON object. Broken always returns false for event streams.
 func (w *Watcher) Broken() bool { return w.format == JSON && w.json.broken }
 
-// Usage returns the last usage that was seen.
-func (w *Watcher) Usage() Usage { return w.json.usage }
+// Usage returns the last usage that was seen. If an answer is a list, it is the sum over the elements.
+func (w *Watcher) Usage() Usage {
+	u := w.json.usage
+	if w.json.of.split {
+		u.Prompt += u.Cached + w.json.created
+	}
+	u.Prompt += w.json.before.Prompt
+	u.Completion += w.json.before.Completion
+	u.Cached += w.json.before.Cached
+	return u
+}
