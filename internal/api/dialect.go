@@ -115,6 +115,9 @@ func (d Dialect) Matched() bool { return dialects[d].matched }
 // complete when its framing says so.
 func (d Dialect) Unchecked() bool { return dialects[d].ends == byFraming }
 
+// Generates reports whether an engine generates tokens for a request of the dialect.
+func (d Dialect) Generates() bool { return dialects[d].ends == byChoices || dialects[d].ends == byKind }
+
 // Text returns the field in which a request of the dialect has a prompt that no chat template changes: prompt, or text
 // at /generate. It returns the same field for dialects without such prompts.
 func (d Dialect) Text() Field {

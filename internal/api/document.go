@@ -275,8 +275,8 @@ func (d *document) outermost(object bool) place {
 	return elsewhere
 }
 
-// beginUsage begins a usage. The last usage of an answer counts, with two exceptions: a stream of messages has a part of
-// the usage in its first event, and the parts of a list are added.
+// beginUsage begins a usage. The last usage of an answer counts, with two exceptions: a stream of messages has a part
+// of the usage in its first event, and the parts of a list are added.
 func (d *document) beginUsage() {
 	d.effects = true
 	switch {

@@ -65,7 +65,8 @@ func formField(body []byte, boundary, name string) (value []byte, ok bool) {
 	return nil, false
 }
 
-// maxPartHead is the longest header of a part that is read, in bytes. A longer header has no field that the router needs.
+// maxPartHead is the longest header of a part that is read, in bytes. A longer header has no field that the router
+// needs.
 const maxPartHead = 1024
 
 // partName returns the name of a part of a form, "" for a part that is a file.

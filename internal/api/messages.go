@@ -2,8 +2,8 @@ package api
 
 import "github.com/warmpath/warmpath/internal/jsonscan"
 
-// anthropicMessages is POST /v1/messages, as Anthropic defines it and vLLM and SGLang serve it. A stream begins with the
-// event message_start and ends with message_stop.
+// anthropicMessages is POST /v1/messages, as Anthropic defines it and vLLM and SGLang serve it. A stream begins with
+// the event message_start and ends with message_stop.
 var anthropicMessages = dialect{
 	name:             "anthropic_messages",
 	path:             "/v1/messages",

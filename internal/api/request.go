@@ -55,9 +55,9 @@ type Request struct {
 
 	CacheSalt string // vLLM's and SGLang's cache_salt
 	ExtraKey  string // SGLang's extra_key
-	// MixedScopes: cache_salt or extra_key is a list with one entry for each prompt (SGLang), or is too long to be kept.
-	// Then CacheSalt or ExtraKey is empty, and the prompts must not be matched with cached blocks: the prompts would match
-	// blocks of other requests.
+	// MixedScopes: cache_salt or extra_key is a list with one entry for each prompt (SGLang), or is too long to be
+	// kept. Then CacheSalt or ExtraKey is empty, and the prompts must not be matched with cached blocks: the prompts
+	// would match blocks of other requests.
 	MixedScopes bool
 	RequestID   string // rid (SGLang) or request_id (vLLM) of the body
 	User        string
@@ -69,8 +69,8 @@ type Request struct {
 	PreviousResponseID string
 	// Bytes: the answer will not be JSON, because encoding_format asks for the bytes of the vectors.
 	Bytes bool
-	// userID is the body's user_id, or metadata.user_id in Anthropic's form. sessionParams is session_params.session_id or session_params.id. A value of another
-	// type is ignored, and the request is not refused.
+	// userID is the body's user_id, or metadata.user_id in Anthropic's form. sessionParams is session_params.session_id
+	// or session_params.id. A value of another type is ignored, and the request is not refused.
 	userID, sessionParams string
 
 	// MaxTokens is max_completion_tokens, or else max_tokens; 0 when neither is given.

@@ -18,8 +18,8 @@ var openAIResponses = dialect{
 	kinds:            responsesKind,
 }
 
-// openAIResponse is everything below /v1/responses/: GET and DELETE of a response, cancel, and input_items. The requests
-// have no body that the router reads.
+// openAIResponse is everything below /v1/responses/: GET and DELETE of a response, cancel, and input_items. The
+// requests have no body that the router reads.
 var openAIResponse = dialect{
 	name:        "openai_response",
 	path:        "/v1/responses/{id}",

@@ -79,9 +79,9 @@ func (w *Watcher) Tokens() int {
 	return max(w.pieces, w.json.usage.Completion+w.json.before.Completion)
 }
 
-// Finished reports whether the answer came to its end. For a generation with choices, there was at least one choice, and
-// every choice that was seen has its finish_reason. A choice that never began does not count as missing, because some
-// engines ignore n.
+// Finished reports whether the answer came to its end. For a generation with choices, there was at least one choice,
+// and every choice that was seen has its finish_reason. A choice that never began does not count as missing, because
+// some engines ignore n.
 func (w *Watcher) Finished() bool {
 	switch w.json.of.ends {
 	case byChoices:
@@ -152,7 +152,8 @@ func (w *Watcher) Complete() bool {
 	return true
 }
 
-// Whole reports whether the bytes so far are exactly one JSON object, or an array where the dialect has arrays. It checks only brackets and quotes.
+// Whole reports whether the bytes so far are exactly one JSON object, or an array where the dialect has arrays. It
+// checks only brackets and quotes.
 func (w *Watcher) Whole() bool { return w.json.closed && !w.json.broken }
 
 // Broken reports whether the bytes so far cannot become one JSON object. Broken always returns false for event streams.

@@ -231,6 +231,6 @@ func (l *limitListener) Close() error {
 }
 
 // refuseConnection answers a request for which there is no place.
-func (g *Gateway) refuseConnection(w http.ResponseWriter, _ *http.Request) {
-	g.refuse(w, api.OpenAIChat, "connections", api.NoPlace())
+func (g *Gateway) refuseConnection(w http.ResponseWriter, r *http.Request) {
+	g.refuse(w, dialectAt(r.URL.Path), "connections", api.NoPlace())
 }

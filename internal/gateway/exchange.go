@@ -47,6 +47,7 @@ type exchange struct {
 	w       http.ResponseWriter
 	r       *http.Request
 	dialect api.Dialect
+	path    string // the path of the request's route
 	body    *proxy.Body
 
 	prepared   prepared
@@ -78,9 +79,9 @@ func newExchange(g *Gateway) *exchange {
 	return x
 }
 
-func (x *exchange) begin(w http.ResponseWriter, r *http.Request, d api.Dialect) {
-	x.w, x.r, x.dialect = w, r, d
-	x.rec = telemetry.Record{ID: x.g.Telemetry.Started(), Time: time.Now(), RequestID: proxy.RequestID(r.Header), Dialect: d.String()}
+func (x *exchange) begin(w http.ResponseWriter, r *http.Request, to *route) {
+	x.w, x.r, x.dialect, x.path = w, r, to.dialect, to.path
+	x.rec = telemetry.Record{ID: x.g.Telemetry.Started(), Time: time.Now(), RequestID: proxy.RequestID(r.Header), Dialect: to.dialect.String()}
 }
 
 // end releases everything: first the reservation, then the buffers. It runs on every path, also after a panic.
@@ -135,7 +136,7 @@ func (x *exchange) serve() {
 		defer cancel()
 	}
 	p := &x.prepared
-	if err := x.g.prepare(ctx, p, x.dialect, body.Bytes, x.r.Header); err != nil {
+	if err := x.g.prepare(ctx, p, x.dialect, x.path, body.Bytes, x.r.Header); err != nil {
 		x.refuse(err)
 		return
 	}
@@ -253,7 +254,8 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 	a := &x.attempt
 	a.Worker, a.Path, a.Header, a.Body = d.Worker.URL, x.r.URL.RequestURI(), x.r.Header, x.outgoing(d.Worker)
 	a.RequestID, a.Dialect, a.Writer, a.Model = x.rec.RequestID, x.dialect, x.w, x.prepared.read.Model
-	a.Whole = !x.prepared.read.Stream
+	a.Unchecked = x.dialect.Unchecked() || x.prepared.read.Bytes
+	a.Whole = !x.prepared.read.Stream && !a.Unchecked
 	a.Set = x.set[:0]
 	if d.Pinned && !x.prepared.rankChosen {
 		a.Set = append(a.Set, proxy.Field{Name: headerRank, Value: strconv.Itoa(d.Rank)})

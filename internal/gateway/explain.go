@@ -33,7 +33,7 @@ type Explanation struct {
 // real request decides. An error is ready for api.WriteError.
 func (g *Gateway) Explain(ctx context.Context, d api.Dialect, body []byte, h http.Header, names ...string) ([]*Explanation, error) {
 	p := prepared{explains: true}
-	if err := g.prepare(ctx, &p, d, body, h); err != nil {
+	if err := g.prepare(ctx, &p, d, d.Path(), body, h); err != nil {
 		return nil, err
 	}
 	defer p.reset()

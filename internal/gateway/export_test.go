@@ -10,3 +10,13 @@ func Rescues(g *Gateway) bool { return g.rescues.thousandths.Load() >= budgetTok
 
 // ShadowLookups returns the number of lookups under way for shadow policies.
 func (g *Gateway) ShadowLookups() int { return int(g.shadowLookups.Load()) }
+
+// WorkerPaths returns the paths whose requests go to workers. A path that ends in / stands for all paths below it.
+func WorkerPaths() (paths []string) {
+	for _, r := range routes {
+		if r.serve == nil {
+			paths = append(paths, r.path)
+		}
+	}
+	return paths
+}

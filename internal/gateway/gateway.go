@@ -180,7 +180,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Connection", "close")
 	}
 	if fieldsOf(r.Header) > g.cfg.MaxHeaders {
-		g.refuse(w, api.OpenAIChat, "headers", tooManyHeaders(g.cfg.MaxHeaders))
+		g.refuse(w, dialectAt(r.URL.Path), "headers", tooManyHeaders(g.cfg.MaxHeaders))
 		return
 	}
 	g.answer(w, r)

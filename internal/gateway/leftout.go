@@ -60,7 +60,7 @@ func (x *exchange) observeScope(h fleet.Holder, scope fleet.Scope, o fleet.Outco
 	if w == nil {
 		return
 	}
-	name := LeftOut{x.prepared.read.Model, x.dialect.Path()}
+	name := LeftOut{x.prepared.read.Model, x.path}
 	if scope == fleet.EveryScope {
 		name = everyName
 	}

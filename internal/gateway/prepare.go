@@ -53,12 +53,13 @@ func (p *prepared) reset() {
 	p.levels = nil
 }
 
-// unneeded is the token outcome if the policy does not look at matches.
+// unneeded is the token outcome if the policy does not look at matches, or if the dialect's prompts are not matched.
 const unneeded tokens.Outcome = "unneeded"
 
-// prepare reads body and finds its tokens. An error is ready for api.WriteError.
-func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body []byte, h http.Header) error {
-	if err := api.Read(d, body, &p.read); err != nil {
+// prepare reads body and finds its tokens. endpoint is the path of the request's scope. An error is ready for
+// api.WriteError.
+func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, endpoint string, body []byte, h http.Header) error {
+	if err := api.ReadAs(d, h.Get("Content-Type"), body, &p.read); err != nil {
 		return err
 	}
 	if err := p.readRank(h); err != nil {
@@ -90,7 +91,7 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 	switch {
 	case !ok:
 		p.found.Outcome = tokens.NoWorker
-	case !decides.Matches() && !shadow.wants() && !p.explains:
+	case !d.Matched(), !decides.Matches() && !shadow.wants() && !p.explains:
 		p.found.Outcome = unneeded
 	default:
 		p.workers, p.model = appendWorkers(p.workers, pool.Workers, pool.Model), pool.Model
@@ -98,12 +99,15 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, body 
 		p.found = g.Tokens.Find(ctx, tokens.Prompt{Request: &p.read, Authorization: h.Get("Authorization"), Model: pool.Model, Scratch: p.text}, p.workers)
 		p.waited = time.Since(began)
 	}
-	if (decides.NeedsText() || shadow.wantsText() || p.explains) && p.found.Text == nil {
+	if d.Matched() && (decides.NeedsText() || shadow.wantsText() || p.explains) && p.found.Text == nil {
 		p.found.Text = tokens.AppendPromptText(p.text[:0], &p.read)
 	}
 	q := &p.route
 	q.Model, q.MaxTokens, q.PromptBytes = p.read.Model, p.read.LongestAnswer, p.read.PromptBytes()
-	q.Scope = fleet.ScopeOf(p.read.Model, d.Path())
+	if !d.Generates() {
+		q.MaxTokens = 1 // otherwise the router would expect an answer of the usual length
+	}
+	q.Scope = fleet.ScopeOf(p.read.Model, endpoint)
 	q.Whole, q.Choices = !p.read.Stream, p.read.N*max(p.read.Prompts, 1)
 	q.Salt, q.Extra = p.read.CacheSalt, p.read.ExtraKey
 	q.Target = h.Get(headerTarget)

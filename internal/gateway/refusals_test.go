@@ -137,7 +137,7 @@ func TestOtherPathsAndMethods(t *testing.T) {
 		{"POST", "/health", 405, "GET, HEAD"},
 		{"GET", "/", 404, ""},
 		{"POST", "/v1/chat/completions/", 404, ""},
-		{"POST", "/v1/embeddings", 404, ""},
+		{"POST", "/v1/moderations", 404, ""},
 		{"GET", "/metrics", 404, ""},
 		{"GET", "/admin/workers", 404, ""},
 	} {

@@ -25,8 +25,33 @@ const (
 )
 
 var routes = []route{
-	{path: api.OpenAIChat.Path(), methods: onlyPost, dialect: api.OpenAIChat},
-	{path: api.OpenAICompletions.Path(), methods: onlyPost, dialect: api.OpenAICompletions},
+	{path: "/v1/chat/completions", methods: onlyPost, dialect: api.OpenAIChat},
+	{path: "/v1/completions", methods: onlyPost, dialect: api.OpenAICompletions},
+	{path: "/v1/responses", methods: onlyPost, dialect: api.OpenAIResponses},
+	{path: "/v1/messages", methods: onlyPost, dialect: api.AnthropicMessages},
+	{path: "/v1/messages/count_tokens", methods: onlyPost, dialect: api.AnthropicCountTokens},
+	{path: "/generate", methods: onlyPost, dialect: api.SGLangGenerate},
+	{path: "/v1/embeddings", methods: onlyPost, dialect: api.OpenAIEmbeddings},
+	{path: "/v1/rerank", methods: onlyPost, dialect: api.Rerank},
+	{path: "/v2/rerank", methods: onlyPost, dialect: api.Rerank},
+	{path: "/rerank", methods: onlyPost, dialect: api.Rerank},
+	{path: "/v1/score", methods: onlyPost, dialect: api.Score},
+	{path: "/score", methods: onlyPost, dialect: api.Score},
+	{path: "/v1/classify", methods: onlyPost, dialect: api.Classify},
+	{path: "/classify", methods: onlyPost, dialect: api.Classify},
+	{path: "/v1/tokenize", methods: onlyPost, dialect: api.Tokenize},
+	{path: "/tokenize", methods: onlyPost, dialect: api.Tokenize},
+	{path: "/v1/detokenize", methods: onlyPost, dialect: api.Detokenize},
+	{path: "/detokenize", methods: onlyPost, dialect: api.Detokenize},
+	// The paths that OpenAI defines have lines of their own, because each path is a scope of its own.
+	{path: "/v1/audio/speech", methods: onlyPost, dialect: api.OpenAIAudio},
+	{path: "/v1/audio/transcriptions", methods: onlyPost, dialect: api.OpenAIAudio},
+	{path: "/v1/audio/translations", methods: onlyPost, dialect: api.OpenAIAudio},
+	{path: "/v1/audio/*", methods: onlyPost, dialect: api.OpenAIAudio},
+	{path: "/v1/images/generations", methods: onlyPost, dialect: api.OpenAIImages},
+	{path: "/v1/images/edits", methods: onlyPost, dialect: api.OpenAIImages},
+	{path: "/v1/images/variations", methods: onlyPost, dialect: api.OpenAIImages},
+	{path: "/v1/images/*", methods: onlyPost, dialect: api.OpenAIImages},
 	{path: "/v1/models", methods: onlyGet, serve: (*Gateway).models},
 	{path: "/health", methods: onlyGet, serve: (*Gateway).health},
 	{path: "/readiness", methods: onlyGet, serve: (*Gateway).readiness},
@@ -62,6 +87,18 @@ func routeOf(path string) *route {
 	return nil
 }
 
+// dialectAt returns the dialect of the router's own errors at a path. A path that the router does not know belongs to
+// the dialect whose paths begin as it does.
+func dialectAt(path string) api.Dialect {
+	if r := routeOf(path); r != nil {
+		return r.dialect
+	}
+	if strings.HasPrefix(path, api.AnthropicMessages.Path()+"/") {
+		return api.AnthropicMessages
+	}
+	return api.OpenAIChat
+}
+
 // allows reports whether the path answers the method.
 func (r *route) allows(method string) bool {
 	return r.methods == method || slices.Contains(strings.Split(r.methods, ", "), method)
@@ -72,7 +109,7 @@ func (g *Gateway) answer(w http.ResponseWriter, r *http.Request) {
 	to := routeOf(r.URL.Path)
 	switch {
 	case to == nil:
-		g.refuse(w, api.OpenAIChat, "not_found", api.UnknownPath(r.Method, r.URL.Path))
+		g.refuse(w, dialectAt(r.URL.Path), "not_found", api.UnknownPath(r.Method, r.URL.Path))
 	case !to.allows(r.Method):
 		w.Header().Set("Allow", to.methods)
 		g.refuse(w, to.dialect, "method", api.MethodNotAllowed(r.Method, r.URL.Path, to.methods))
@@ -80,7 +117,7 @@ func (g *Gateway) answer(w http.ResponseWriter, r *http.Request) {
 		to.serve(g, w, r)
 	default:
 		x := g.exchanges.Get().(*exchange)
-		x.begin(w, r, to.dialect)
+		x.begin(w, r, to)
 		defer x.end()
 		x.serve()
 	}

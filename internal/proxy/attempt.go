@@ -34,6 +34,9 @@ type Attempt struct {
 	Knows func(name []byte) bool
 	// Whole means that the client asked for an answer in one piece. An event stream is then a useless answer.
 	Whole bool
+	// Unchecked means that a successful answer may contain anything, such as sound. It is forwarded as it comes, and is
+	// complete when its framing says so.
+	Unchecked bool
 	// Writer gets the answer. Fields that its header already has are kept: the worker's fields do not replace them.
 	Writer http.ResponseWriter
 	// OnFirstToken, if set, is called once, from Forward's goroutine, immediately before the first token is forwarded.

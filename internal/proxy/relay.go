@@ -73,6 +73,7 @@ type relay struct {
 	rc *http.ResponseController
 
 	watching bool // the answer is no refusal by its status, so the watcher reads it
+	opaque   bool // the answer is no refusal, and nobody reads it: its bytes are forwarded as they come
 	// stream means that the answer is an event stream, which is watched and forwarded as it comes. Of another answer,
 	// nothing is forwarded before it is complete or larger than maxHeld.
 	stream bool
@@ -88,13 +89,14 @@ type relay struct {
 func (x *exchange) answer(k *conn, head, n int) {
 	x.res.Status = x.ans.status
 	x.frame()
-	x.watching = x.ans.status < 300
+	x.opaque = x.ans.status < 300 && x.a.Unchecked
+	x.watching = x.ans.status < 300 && !x.opaque
 	x.stream = x.watching && x.ans.stream && !x.ans.encoded
 	if x.stream && x.a.Whole {
 		x.useless(fmt.Errorf("%s answered with an event stream although the request asked for an answer in one piece", x.a.Worker))
 		return
 	}
-	if x.watching && x.ans.encoded {
+	if (x.watching || x.opaque) && x.ans.encoded {
 		// The request asked for no encoding, and an encoded answer cannot be checked.
 		x.useless(fmt.Errorf("%s encoded its answer although the request allowed no encoding", x.a.Worker))
 		return
@@ -197,6 +199,8 @@ func (x *exchange) inspect(data []byte, held int) (send int) {
 	}
 	full := cap(data)-len(data) < slack
 	switch {
+	case x.opaque:
+		return len(data)
 	case !x.stream && (!full || !x.res.FirstByte && len(x.buf) < maxHeld):
 		return 0
 	case x.stream && whole > 0:
@@ -251,7 +255,7 @@ func (x *exchange) pass(b []byte, last bool) bool {
 	if len(b) > 0 {
 		_, err = x.w.Write(b)
 	}
-	if err == nil && !last && x.stream {
+	if err == nil && !last && (x.stream || x.opaque) {
 		if err = x.rc.Flush(); errors.Is(err, http.ErrNotSupported) {
 			err = nil
 		}
@@ -283,6 +287,12 @@ func (x *exchange) nameAnswer(h http.Header) {
 func (x *exchange) whole(rest []byte) {
 	if x.watching {
 		x.watch.End()
+	}
+	if x.opaque {
+		if x.pass(rest, true) {
+			x.res.Class = Success
+		}
+		return
 	}
 	if !x.res.FirstByte && x.holdBack(rest) {
 		return
@@ -338,7 +348,7 @@ func (x *exchange) holdBack(body []byte) bool {
 // before any long field.
 func (x *exchange) overflows(body []byte) bool {
 	switch {
-	case x.stream || x.res.FirstByte:
+	case x.stream || x.opaque || x.res.FirstByte:
 		return false
 	case x.res.Status >= 300:
 		x.refused(body, x.res.Status)

@@ -40,8 +40,12 @@ func (p *Prompt) Has(names map[string]bool) bool {
 
 // InBody looks for token ids in the request's own body. If the body has ids, outcome is Given. If the body has several
 // prompts, outcome is Batch, because there is no single best worker for them. If the body has no prompt, outcome is
-// Refused, and the engine will say what is wrong. If ids have to be made, outcome is empty.
+// Refused, and the engine will say what is wrong. If nobody can make the ids, outcome is Unsupported. If ids have to be
+// made, outcome is empty.
 func InBody(r *api.Request, kind Kind) (ids []block.Token, outcome Outcome) {
+	if r.Dialect == api.SGLangGenerate && r.Multimodal {
+		return nil, Unsupported // the ids that SGLang's /tokenize would give are without the images' placeholders
+	}
 	switch r.Form {
 	case api.PromptIDs:
 		// SGLang 0.5.13 and later accept input_ids together with messages. vLLM's chat request has no such field, so vLLM
@@ -78,7 +82,7 @@ var indifferent = map[string]bool{
 	"prompt_logprobs": true, "presence_penalty": true, "frequency_penalty": true, "repetition_penalty": true,
 	"logit_bias": true, "user": true, "metadata": true, "store": true, "cache_salt": true, "priority": true,
 	"request_id": true, "rid": true, "return_token_ids": true, "echo": true, "service_tier": true,
-	"prompt_cache_key": true, "safety_identifier": true, "parallel_tool_calls": true, "skip_special_tokens": true,
+	"sampling_params": true, "return_logprob": true, "prompt_cache_key": true, "safety_identifier": true, "parallel_tool_calls": true, "skip_special_tokens": true,
 	"spaces_between_special_tokens": true, "include_stop_str_in_output": true, "length_penalty": true,
 	"use_beam_search": true, "kv_transfer_params": true, "session_id": true, "extra_key": true, "routed_dp_rank": true,
 }
@@ -113,8 +117,8 @@ func tokenizeBody(r *api.Request, kind Kind) []byte {
 	if r.Model != "" {
 		out = appendField(out, api.FieldModel.String(), jsonString(r.Model))
 	}
-	if r.Dialect == api.OpenAICompletions {
-		out = appendField(out, api.FieldPrompt.String(), onlyText(r.Raw(api.FieldPrompt)))
+	if r.Dialect == api.OpenAICompletions || r.Dialect == api.SGLangGenerate {
+		out = appendField(out, api.FieldPrompt.String(), onlyText(r.Raw(r.Dialect.Text())))
 		out = appendField(out, api.FieldAddSpecialTokens.String(), r.Raw(api.FieldAddSpecialTokens))
 		return append(out, '}')
 	}

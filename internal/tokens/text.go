@@ -40,7 +40,7 @@ func AppendPromptText(dst []byte, r *api.Request) []byte {
 func appendPrompt(dst []byte, r *api.Request) []byte {
 	switch {
 	case r.Form == api.PromptText, r.Form == api.PromptTexts && r.Prompts == 1:
-		return appendString(dst, onlyText(r.Raw(api.FieldPrompt)))
+		return appendString(dst, onlyText(r.Raw(r.Dialect.Text())))
 	case r.Dialect != api.OpenAIChat:
 		return dst
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/api"
 )
 
 // Outcome says where token ids came from, or why there are none. The values are labels of a metric.
@@ -259,6 +260,7 @@ func (s *Source) find(ctx context.Context, p *Prompt, workers []Worker) Found {
 	if ids, outcome := InBody(p.Request, p.Kind); outcome != "" {
 		return Found{Tokens: ids, Outcome: outcome}
 	}
+	p.engineOnly = p.Request.Dialect == api.SGLangGenerate // services render only bodies of the OpenAI dialects
 	if s.Local == nil {
 		return s.fromOthers(ctx, p, workers)
 	}

@@ -102,7 +102,7 @@ func turnsOf(r *api.Request) *promptTurns {
 		case r.Dialect == api.OpenAIChat && s == "messages":
 			turns = value
 			seen++
-		case r.Dialect == api.OpenAICompletions && s == "prompt":
+		case r.Dialect == api.OpenAICompletions && s == "prompt", r.Dialect == api.SGLangGenerate && s == "text":
 			front = append(front, member{name, onlyText(value)})
 		default:
 			front = append(front, member{name, value})

@@ -414,6 +414,8 @@ func (ps *workerStates) endpoints(w Worker, q *question, now time.Time) (all []e
 	switch {
 	case w.Kind == SGLang && p != nil && p.v1Only:
 		return []endpoint{v1Tokenize, tokenize}, nil
+	case q.dialect == api.SGLangGenerate && w.Kind != SGLang:
+		return []endpoint{tokenize}, nil // no engine renders a body of /generate
 	case w.Kind == SGLang:
 		return []endpoint{tokenize, v1Tokenize}, nil
 	case p != nil && now.Before(p.noRender):

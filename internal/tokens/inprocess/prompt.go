@@ -67,7 +67,7 @@ func (m *Model) Tokens(dst []block.Token, r *api.Request, kind tokens.Kind) ([]b
 // Encode makes the ids of the request's prompt, as Tokens does, and also returns the prompt's images. The counts in
 // Reuse begin at the first element of dst, so dst is normally empty.
 func (m *Model) Encode(dst []block.Token, r *api.Request, o Origin) (Encoded, error) {
-	if r.Dialect == api.OpenAICompletions {
+	if r.Dialect == api.OpenAICompletions || r.Dialect == api.SGLangGenerate {
 		return m.completion(dst, r)
 	}
 	if m.harmony != nil && o.Kind == tokens.VLLM {
@@ -198,10 +198,10 @@ func (m *Model) render(dst []byte, q *chatRequest) ([]byte, error) {
 	return text, nil
 }
 
-// completion makes the ids of a completion's prompt. The prompt must be one text.
+// completion makes the ids of a prompt that no template changes. The prompt must be one text.
 func (m *Model) completion(dst []block.Token, r *api.Request) (Encoded, error) {
 	var text string
-	raw := r.Raw(api.FieldPrompt)
+	raw := r.Raw(r.Dialect.Text())
 	if len(raw) > maxPrompt {
 		return Encoded{Tokens: dst}, errLong
 	}
