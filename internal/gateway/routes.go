@@ -80,11 +80,32 @@ func routeOf(path string) *route {
 		return r
 	}
 	for _, r := range routesBelow {
-		if len(path) > len(r.path) && strings.HasPrefix(path, r.path) {
+		if rest, below := strings.CutPrefix(path, r.path); below && plain(rest) {
 			return r
 		}
 	}
 	return nil
+}
+
+// plain reports whether a part of a path has only segments that mean themselves: letters, digits, and -._~. Segments
+// such as .. are not plain: a proxy between router and engine could turn the path into that of another endpoint.
+func plain(path string) bool {
+	for segment := range strings.SplitSeq(path, "/") {
+		dots := 0
+		for _, c := range []byte(segment) {
+			switch {
+			case c == '.':
+				dots++
+			case c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '~':
+			default:
+				return false
+			}
+		}
+		if dots == len(segment) {
+			return false
+		}
+	}
+	return true
 }
 
 // dialectAt returns the dialect of the router's own errors at a path. A path that the router does not know belongs to

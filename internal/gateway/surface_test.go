@@ -353,3 +353,24 @@ func TestAnEmbeddingIsRoutedByLoad(t *testing.T) {
 	}
 	f.idle(t)
 }
+
+// A path below /v1/audio/ or /v1/images/ goes to the engine as it is. So it must not lead to another endpoint.
+func TestAPathCannotLeaveItsEndpoint(t *testing.T) {
+	f := serve(t, nil, worker(t, func(_ http.ResponseWriter, r *http.Request) { t.Errorf("the worker got %s", r.RequestURI) }))
+	for _, path := range []string{"/v1/audio/", "/v1/audio/..", "/v1/audio/../../sleep", "/v1/audio/%2e%2e/%2e%2e/sleep", "/v1/audio/a%2f..%2f..%2fsleep",
+		"/v1/audio//speech", "/v1/audio/./speech", "/v1/audio/speech/", "/v1/images/a;b", "/v1/images/a%00", "/v1/images/a%5c..%5cb", "/v1/images/%20"} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, f.url, strings.NewReader(`{"model":"m"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.URL.Opaque = path
+		resp, err := f.client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != 404 {
+			t.Errorf("%s: %d", path, resp.StatusCode)
+		}
+	}
+}
