@@ -215,6 +215,13 @@ func fieldOf(key []byte) Field {
 		return FieldReasoningEffort
 	case "kv_transfer_params":
 		return FieldKVTransferParams
+	}
+	return laterFieldOf(key)
+}
+
+// laterFieldOf is fieldOf for the fields that chats and completions do not have.
+func laterFieldOf(key []byte) Field {
+	switch string(key) {
 	case "input":
 		return FieldInput
 	case "instructions":
