@@ -22,6 +22,8 @@ type run struct {
 	*generation
 	life    *life
 	rank    *rank
+	kept    []chatMessage // of a response that is kept: the conversation up to the answer
+	number  int           // number of the next event of a streamed response
 	id      string
 	created int64
 	parts   []part
@@ -47,7 +49,10 @@ func (l *life) generate(w http.ResponseWriter, r *http.Request) {
 			l.refuseRequest(w, err)
 			return
 		}
-		l.answer(w, r, g)
+		if chat {
+			g.form = formChat
+		}
+		l.answer(w, r, g, nil)
 	})
 }
 
@@ -59,8 +64,8 @@ func (l *life) refuseRequest(w http.ResponseWriter, err error) {
 	l.refuse(w, http.StatusBadRequest, err.Error())
 }
 
-// answer computes g and writes the response.
-func (l *life) answer(w http.ResponseWriter, r *http.Request, g *generation) {
+// answer computes g and writes the response. kept is the conversation before the answer, if the response is to be kept.
+func (l *life) answer(w http.ResponseWriter, r *http.Request, g *generation, kept []chatMessage) {
 	if l.isDead() {
 		l.refuse(w, http.StatusInternalServerError, deadMessage)
 		return
@@ -74,6 +79,7 @@ func (l *life) answer(w http.ResponseWriter, r *http.Request, g *generation) {
 		return
 	}
 	x := l.newRun(g)
+	x.kept = kept
 	x.rank = l.chooseRank(g.rank)
 	requests := make([]*engine.Request, len(x.parts))
 	for i := range x.parts {
@@ -124,12 +130,7 @@ func (g *generation) excess(longest int) string {
 // newRun makes all answers of the request. The engine model decides when the tokens of an answer are sent.
 func (l *life) newRun(g *generation) *run {
 	x := &run{generation: g, life: l, created: time.Now().Unix(), signal: make(chan struct{}, 1)}
-	prefix := "cmpl-"
-	if g.chat {
-		prefix = "chatcmpl-"
-	}
-	id := splitmix(l.salt<<32 ^ l.next.Add(1))
-	x.id = prefix + hex64(id.next()) + hex64(id.next())
+	x.id = g.form.prefix() + l.newID()
 	x.parts = make([]part, len(g.prompts)*g.choices)
 	for i := range x.parts {
 		p := &x.parts[i]
@@ -149,6 +150,12 @@ func (l *life) newRun(g *generation) *run {
 		p.request.Scope.LoRA, p.request.Scope.Salt, p.request.Scope.Extra = g.lora, g.salt, g.extra
 	}
 	return x
+}
+
+// newID returns 32 hexadecimal digits that no other request of this life has.
+func (l *life) newID() string {
+	id := splitmix(l.salt<<32 ^ l.next.Add(1))
+	return hex64(id.next()) + hex64(id.next())
 }
 
 // chooseRank returns the rank that the request names. If the request names no rank, it returns the rank with the fewest
@@ -224,6 +231,7 @@ func (x *run) writeWhole(w http.ResponseWriter, r *http.Request) {
 	buf := buffers.Get().(*[]byte)
 	defer putBuffer(buf)
 	*buf = x.appendWhole((*buf)[:0])
+	x.keep()
 	writeBytes(w, http.StatusOK, "application/json", *buf)
 }
 
@@ -272,6 +280,7 @@ func (x *run) writeStream(w http.ResponseWriter, r *http.Request) {
 		}
 		if left == 0 && !cut {
 			out = x.appendClosing(out)
+			x.keep()
 		}
 		*buf = out
 		if !x.life.server.faults.hold(r.Context(), frozen) {

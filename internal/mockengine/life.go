@@ -35,6 +35,8 @@ type life struct {
 	active   atomic.Int64 // number of generation requests under way
 	salt     uint64       // makes the request ids of different lives differ
 
+	responses responses
+
 	restarted bool // the Server had an earlier life
 }
 

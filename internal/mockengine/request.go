@@ -21,6 +21,7 @@ const maxChoices = 1024
 // generation is a decoded completions request.
 type generation struct {
 	chat         bool
+	form         form
 	model        string // name of the model, as the client wrote it
 	lora         string
 	prompts      []rendering

@@ -23,6 +23,9 @@ func (x *run) appendHead(dst []byte, object string) []byte {
 
 // appendWhole appends the answer to a request that is not streamed.
 func (x *run) appendWhole(dst []byte) []byte {
+	if w := writers[x.form]; w.whole != nil {
+		return w.whole(x, dst)
+	}
 	object := "text_completion"
 	if x.chat {
 		object = "chat.completion"
@@ -104,6 +107,9 @@ func appendToolCall(dst []byte, c *toolCall, index int) []byte {
 
 // appendOpening appends the chunks that come before any text. A chat has one such chunk for each choice, with the role.
 func (x *run) appendOpening(dst []byte) []byte {
+	if w := writers[x.form]; w.opening != nil {
+		return w.opening(x, dst)
+	}
 	if !x.chat {
 		return dst
 	}
@@ -124,6 +130,9 @@ func (x *run) appendOpening(dst []byte) []byte {
 
 // appendChunk appends the chunk for token number at of choice i.
 func (x *run) appendChunk(dst []byte, i, at int) []byte {
+	if w := writers[x.form]; w.chunk != nil {
+		return w.chunk(x, dst, i, at)
+	}
 	a := &x.parts[i].answer
 	last := at == len(a.tokens)-1
 	if a.call != nil && !last && at > 0 {
@@ -177,6 +186,9 @@ func (x *run) appendChunk(dst []byte, i, at int) []byte {
 
 // appendClosing appends the last chunks of a stream: the usage, if the request asks for usage, and [DONE].
 func (x *run) appendClosing(dst []byte) []byte {
+	if w := writers[x.form]; w.closing != nil {
+		return w.closing(x, dst)
+	}
 	if x.includeUsage {
 		dst = append(dst, "data: "...)
 		object := "text_completion"
