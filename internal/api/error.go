@@ -74,6 +74,20 @@ func UnknownModel(model string) *Error {
 		Message: "the model " + Quoted(model) + " is served by no worker; GET /v1/models lists those that are"}
 }
 
+// UnknownResponse returns the error for the id of a response that the router does not know (404).
+func UnknownResponse(id string) *Error {
+	return &Error{Status: http.StatusNotFound, Type: typeInvalid, Code: "response_not_found",
+		Message: "the response " + Quoted(id) + " is not known here: it does not exist, belongs to another API key, is older " +
+			"than a day, or was made before the router started; send the conversation as input, without the id"}
+}
+
+// LostResponse returns the error for a response whose worker left or restarted (404).
+func LostResponse(id string) *Error {
+	return &Error{Status: http.StatusNotFound, Type: typeInvalid, Code: "response_lost",
+		Message: "the response " + Quoted(id) + " is lost: the worker that made it has left or restarted; send the " +
+			"conversation as input, without the id"}
+}
+
 // NoModelYet returns the error for a model that no known worker serves, while some workers have not reported their
 // models yet (503). The error occurs while the router starts, or if these workers never answer. waiting is the number
 // of these workers. If workers is 0, no workers are configured.

@@ -75,7 +75,7 @@ type exchange struct {
 func newExchange(g *Gateway) *exchange {
 	x := &exchange{g: g}
 	x.attempt.OnFirstToken, x.attempt.OnTokens = x.firstToken, x.tokens
-	x.attempt.Knows = x.knows
+	x.attempt.Knows, x.attempt.OnID = x.knows, x.made
 	return x
 }
 
@@ -134,6 +134,10 @@ func (x *exchange) serve() {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadline(ctx, x.rec.Time.Add(x.g.cfg.RequestTimeout))
 		defer cancel()
+	}
+	if x.dialect == api.OpenAIResponse {
+		x.follow(ctx)
+		return
 	}
 	p := &x.prepared
 	if err := x.g.prepare(ctx, p, x.dialect, x.path, body.Bytes, x.r.Header); err != nil {
@@ -252,7 +256,7 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 		x.showDecision(d)
 	}
 	a := &x.attempt
-	a.Worker, a.Path, a.Header, a.Body = d.Worker.URL, x.r.URL.RequestURI(), x.r.Header, x.outgoing(d.Worker)
+	a.Worker, a.Method, a.Path, a.Header, a.Body = d.Worker.URL, http.MethodPost, x.r.URL.RequestURI(), x.r.Header, x.outgoing(d.Worker)
 	a.RequestID, a.Dialect, a.Writer, a.Model = x.rec.RequestID, x.dialect, x.w, x.prepared.read.Model
 	a.Unchecked = x.dialect.Unchecked() || x.prepared.read.Bytes
 	a.Whole = !x.prepared.read.Stream && !a.Unchecked

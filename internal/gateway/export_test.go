@@ -1,6 +1,10 @@
 package gateway
 
-import "github.com/warmpath/warmpath/fleet"
+import (
+	"time"
+
+	"github.com/warmpath/warmpath/fleet"
+)
 
 // RescueFrom searches once for requests that wait at the suspect worker w, as Serve does at every tick.
 func RescueFrom(g *Gateway, w fleet.WorkerID) { g.rescueFrom(w) }
@@ -20,3 +24,20 @@ func WorkerPaths() (paths []string) {
 	}
 	return paths
 }
+
+// MadeResponses are the responses that a gateway remembers.
+type MadeResponses struct{ madeResponses }
+
+const (
+	MostResponses = mostResponses
+	KeptFor       = keptFor
+)
+
+// Add remembers a response.
+func (r *MadeResponses) Add(id string, at time.Time) { r.add(id, madeResponse{at: at}) }
+
+// Has reports whether a response is found.
+func (r *MadeResponses) Has(id string, now time.Time) bool { _, ok := r.find(id, "", now); return ok }
+
+// Len returns the number of remembered responses.
+func (r *MadeResponses) Len() int { return len(r.byID) }

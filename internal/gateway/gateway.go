@@ -60,8 +60,9 @@ type Gateway struct {
 	exchanges  sync.Pool
 	evidence   evidence
 	scopeNames scopeNames
-	opinions   *budget  // budget for second opinions on refusals
-	rescues    *budget  // budget for moving requests away from workers that seem to be frozen
+	opinions   *budget // budget for second opinions on refusals
+	rescues    *budget // budget for moving requests away from workers that seem to be frozen
+	responses  madeResponses
 	rosters    sync.Map // fleet.WorkerID → *roster
 
 	shadowLookups atomic.Int32   // lookups under way for shadow policies, at most maxShadowLookups

@@ -112,6 +112,9 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, endpo
 	q.Salt, q.Extra = p.read.CacheSalt, p.read.ExtraKey
 	q.Target = h.Get(headerTarget)
 	q.Session, q.Tenant = g.identity.session(h, &p.read), g.identity.tenantOf(h)
+	if err := g.continues(p, g.identity.tenantOf(h)); err != nil {
+		return err
+	}
 	if q.Levels = levels; levels == nil {
 		q.Levels = p.levels.of(q.Tenant, q.Model, base)
 	}

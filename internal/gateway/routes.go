@@ -28,6 +28,7 @@ var routes = []route{
 	{path: "/v1/chat/completions", methods: onlyPost, dialect: api.OpenAIChat},
 	{path: "/v1/completions", methods: onlyPost, dialect: api.OpenAICompletions},
 	{path: "/v1/responses", methods: onlyPost, dialect: api.OpenAIResponses},
+	{path: "/v1/responses/*", methods: "GET, POST, DELETE", dialect: api.OpenAIResponse},
 	{path: "/v1/messages", methods: onlyPost, dialect: api.AnthropicMessages},
 	{path: "/v1/messages/count_tokens", methods: onlyPost, dialect: api.AnthropicCountTokens},
 	{path: "/generate", methods: onlyPost, dialect: api.SGLangGenerate},

@@ -168,6 +168,9 @@ func TestEveryEndpointRefusesInItsOwnShape(t *testing.T) {
 		return resp.StatusCode, string(text)
 	}
 	for _, path := range append(gateway.WorkerPaths(), "/v1/messages/batches") {
+		if path == "/v1/responses/" {
+			continue // it has no bodies: see TestAnUnknownOrLostResponseIsRefusedInOpenAIsShape
+		}
 		if strings.HasSuffix(path, "/") {
 			path += "more"
 		}

@@ -8,11 +8,12 @@ import (
 	"github.com/warmpath/warmpath/internal/api"
 )
 
-// Attempt is one try to get the answer to a request from one worker. The request is a POST. Forward only reads the
+// Attempt is one try to get the answer to a request from one worker. Forward only reads the
 // exported fields. The caller may reuse the Attempt for the next try. An Attempt must not be copied.
 type Attempt struct {
 	// Worker is the worker's URL, http or https, with an optional path in front of Path.
 	Worker string
+	Method string // empty is POST
 	Path   string // the request target with its query, e.g. /v1/chat/completions
 	// Header is the client's request header. The proxy forwards all fields except Host, Content-Length, Expect,
 	// Accept-Encoding, hop-by-hop fields, and fields that the field Connection names. Accept-Encoding is left out because
@@ -44,6 +45,10 @@ type Attempt struct {
 	// OnTokens, if set, is called from Forward's goroutine while a stream is forwarded, with the number of tokens of
 	// the answer so far. It is called once for each read that brought tokens, the first time after OnFirstToken.
 	OnTokens func(n int, at time.Time)
+
+	// OnID, if set, is called once, from Forward's goroutine, before the id of the answer is forwarded. It must not keep
+	// the slice that it gets. It is not called for answers without an id.
+	OnID func(id []byte)
 
 	mu        sync.Mutex // guards the fields below
 	waits     *conn      // the connection on which an answer is awaited; nil after the first byte came

@@ -82,6 +82,7 @@ type relay struct {
 	given  bool // the client got everything up to [DONE]
 
 	guarded  time.Time // time at which the client's write deadline was last set
+	named    bool      // OnID was called
 	reported int       // number of tokens in the last call of OnTokens
 }
 
@@ -214,10 +215,14 @@ func (x *exchange) inspect(data []byte, held int) (send int) {
 	return len(data)
 }
 
-// progress reports the first token and the number of tokens of a checked answer.
+// progress reports the id, the first token and the number of tokens of a checked answer.
 func (x *exchange) progress() {
 	if !x.watching {
 		return
+	}
+	if id := x.watch.ID(); len(id) > 0 && !x.named && x.a.OnID != nil {
+		x.named = true
+		x.a.OnID(id)
 	}
 	if x.res.FirstTokenAt.IsZero() && x.watch.FirstToken() {
 		x.res.FirstTokenAt = time.Now()

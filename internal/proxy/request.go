@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
@@ -73,10 +74,11 @@ func parseTarget(worker string) (target, error) {
 
 // appendHead appends the request line and the header of an attempt.
 func (t *target) appendHead(dst []byte, a *Attempt) ([]byte, error) {
-	if !strings.HasPrefix(a.Path, "/") || !visible(a.Path) || !visible(t.host) {
-		return dst, fmt.Errorf("write request line for path %q: malformed", a.Path)
+	method := cmp.Or(a.Method, http.MethodPost)
+	if !strings.HasPrefix(a.Path, "/") || !visible(a.Path) || !visible(t.host) || !isToken(method) {
+		return dst, fmt.Errorf("write request line %q %q: malformed", method, a.Path)
 	}
-	dst = append(dst, "POST "...)
+	dst = append(append(dst, method...), ' ')
 	dst = append(dst, t.prefix...)
 	dst = append(dst, a.Path...)
 	dst = append(dst, " HTTP/1.1\r\nHost: "...)
@@ -105,6 +107,9 @@ func (t *target) appendHead(dst []byte, a *Attempt) ([]byte, error) {
 		if dst, err = appendField(dst, headerRequestID, a.RequestID); err != nil {
 			return dst, err
 		}
+	}
+	if len(a.Body) == 0 && method != http.MethodPost {
+		return append(dst, "\r\n"...), nil
 	}
 	dst = append(dst, "Content-Length: "...)
 	dst = strconv.AppendInt(dst, int64(len(a.Body)), 10)

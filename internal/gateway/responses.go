@@ -1,0 +1,164 @@
+package gateway
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/proxy"
+)
+
+// An engine keeps the responses that it made, and no other engine knows them. So the router remembers which worker made
+// which response. It remembers the last mostResponses for keptFor: both bound the memory, which is at most 20 MB.
+const (
+	mostResponses = 1 << 16
+	keptFor       = 24 * time.Hour
+)
+
+// madeResponse says where a response is.
+type madeResponse struct {
+	worker      fleet.WorkerID
+	incarnation uint64
+	model       string // as the request named it
+	tenant      string // only this tenant finds the response
+	at          time.Time
+}
+
+// madeResponses remembers responses by their ids. It is safe for concurrent use.
+type madeResponses struct {
+	mu    sync.Mutex
+	byID  map[string]madeResponse
+	order []orderedResponse // all that were added, oldest first; a response that was removed or added again is still here
+}
+
+type orderedResponse struct {
+	id string
+	at time.Time
+}
+
+// add remembers a response.
+func (m *madeResponses) add(id string, made madeResponse) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.byID == nil {
+		m.byID = map[string]madeResponse{}
+	}
+	for len(m.order) > 0 && (len(m.order) >= mostResponses || made.at.Sub(m.order[0].at) > keptFor) {
+		if oldest := m.order[0]; m.byID[oldest.id].at.Equal(oldest.at) {
+			delete(m.byID, oldest.id)
+		}
+		m.order = m.order[1:]
+	}
+	m.byID[id] = made
+	m.order = append(m.order, orderedResponse{id, made.at})
+}
+
+// find returns where a tenant's response is.
+func (m *madeResponses) find(id, tenant string, now time.Time) (made madeResponse, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	made, ok = m.byID[id]
+	return made, ok && made.tenant == tenant && now.Sub(made.at) <= keptFor
+}
+
+func (m *madeResponses) remove(id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.byID, id)
+}
+
+// made remembers that the worker of the attempt under way made the response id. It is called before the client gets a
+// byte of the response, so that the client finds it.
+func (x *exchange) made(id []byte) {
+	if x.decision == nil || x.dialect != api.OpenAIResponses {
+		return
+	}
+	x.g.responses.add(string(id), madeResponse{worker: x.decision.Worker.ID, incarnation: x.decision.Worker.Incarnation,
+		model: x.prepared.read.Model, tenant: x.g.identity.tenantOf(x.r.Header), at: time.Now()})
+}
+
+// workerOf returns the worker that has a tenant's response, and the model that the response was made for. If the router
+// does not know the response, but has only one worker, it is that worker, and the model is "".
+func (g *Gateway) workerOf(id, tenant string) (w *fleet.Worker, model string, err error) {
+	snap := g.Fleet.Snapshot()
+	made, ok := g.responses.find(id, tenant, time.Now())
+	if !ok {
+		if all := snap.Workers(); len(all) == 1 {
+			return all[0], "", nil
+		}
+		return nil, "", api.UnknownResponse(id)
+	}
+	w = snap.ByID(made.worker)
+	if w == nil || w.Incarnation != made.incarnation {
+		return nil, made.model, api.LostResponse(id)
+	}
+	return w, made.model, nil
+}
+
+// continues sends a request that continues a response to the worker that has the response.
+func (g *Gateway) continues(p *prepared, tenant string) error {
+	id := p.read.PreviousResponseID
+	if id == "" || p.route.Target != "" {
+		return nil
+	}
+	w, _, err := g.workerOf(id, tenant)
+	if err != nil {
+		e := api.AsError(err)
+		e.Param = "previous_response_id"
+		return e
+	}
+	p.route.Target = w.URL
+	return nil
+}
+
+// responseID returns the id in a path below /v1/responses/, and the methods that the path answers.
+func responseID(path string) (id, methods string) {
+	id, what, _ := strings.Cut(strings.TrimPrefix(path, api.OpenAIResponses.Path()+"/"), "/")
+	switch what {
+	case "":
+		return id, "GET, DELETE"
+	case "cancel":
+		return id, onlyPost
+	case "input_items":
+		return id, "GET"
+	}
+	return id, ""
+}
+
+// follow answers a request about a response: it goes to the worker that made the response, whatever the worker's load
+// and health are. It takes the engine no work, so it reserves nothing.
+func (x *exchange) follow(ctx context.Context) {
+	id, methods := responseID(x.r.URL.Path)
+	switch {
+	case methods == "":
+		x.refuse(api.UnknownPath(x.r.Method, x.r.URL.Path))
+		return
+	case !(&route{methods: methods}).allows(x.r.Method):
+		x.w.Header().Set("Allow", methods)
+		x.refuse(api.MethodNotAllowed(x.r.Method, x.r.URL.Path, methods))
+		return
+	}
+	w, model, err := x.g.workerOf(id, x.g.identity.tenantOf(x.r.Header))
+	x.rec.Model = model
+	if err != nil {
+		x.refuse(err)
+		return
+	}
+	x.routed, x.rec.Attempts, x.rec.Worker = true, 1, w.URL
+	if x.g.cfg.Headers {
+		x.w.Header().Set(headerWorker, w.URL)
+	}
+	a := &x.attempt
+	a.Worker, a.Method, a.Path, a.Header, a.Body, a.Set = w.URL, x.r.Method, x.r.URL.RequestURI(), x.r.Header, x.body.Bytes, nil
+	a.RequestID, a.Dialect, a.Writer, a.Model = x.rec.RequestID, x.dialect, x.w, ""
+	a.Unchecked, a.Whole = true, false
+	result := x.g.Client.Forward(ctx, a)
+	if result.Class == proxy.Success && x.r.Method == http.MethodDelete {
+		x.g.responses.remove(id)
+	}
+	x.settle(ctx, &result)
+}

@@ -1,0 +1,236 @@
+package gateway_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/gateway"
+)
+
+// keeper is an engine that keeps the responses that it made.
+type keeper struct {
+	url  string
+	mu   sync.Mutex
+	made map[string]bool
+	busy bool // answers 503 to requests for responses
+	next int
+}
+
+func keeps(t *testing.T, name string) *keeper {
+	k := &keeper{made: map[string]bool{}}
+	k.url = worker(t, func(w http.ResponseWriter, r *http.Request) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		body, _ := io.ReadAll(r.Body)
+		var in struct {
+			Stream   bool
+			Previous string `json:"previous_response_id"`
+		}
+		_ = json.Unmarshal(body, &in)
+		id, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/v1/responses/"), "/")
+		missing := !k.made[id]
+		if r.URL.Path == "/v1/responses" {
+			missing = in.Previous != "" && !k.made[in.Previous]
+		}
+		w.Header().Set("Content-Type", "application/json")
+		switch {
+		case missing:
+			w.WriteHeader(404)
+			_, _ = io.WriteString(w, `{"error":{"message":"not found","type":"x","code":404}}`)
+			return
+		case r.URL.Path != "/v1/responses":
+			if r.Method == http.MethodDelete {
+				delete(k.made, id)
+			}
+			_, _ = fmt.Fprintf(w, `{"at":%q,"did":"%s %s"}`, name, r.Method, r.RequestURI)
+			return
+		case k.busy:
+			w.WriteHeader(503)
+			return
+		}
+		k.next++
+		id = fmt.Sprintf("resp_%s%d", name, k.next)
+		k.made[id] = true
+		if in.Stream {
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = fmt.Fprintf(w, "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"id\":%q,\"object\":\"response\"}}\n\n", id)
+			_, _ = fmt.Fprintf(w, "data: {\"type\":\"response.output_text.delta\",\"delta\":\"a\"}\n\n")
+			_, _ = fmt.Fprintf(w, "data: {\"type\":\"response.completed\",\"response\":{\"id\":%q}}\n\n", id)
+			return
+		}
+		_, _ = fmt.Fprintf(w, `{"id":%q,"object":"response","status":"completed","output":[]}`, id)
+	})
+	return k
+}
+
+// call sends a request to a path, and returns its status and answer.
+func (f *fixture) call(t *testing.T, method, path, body string, headers ...string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, f.url+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	resp, err := f.client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(text)
+}
+
+// make makes a response and returns its id.
+func (f *fixture) make(t *testing.T, fields string, headers ...string) string {
+	t.Helper()
+	status, text := f.call(t, "POST", "/v1/responses", `{"model":"m","input":"hi"`+fields+`}`, headers...)
+	_, id, _ := strings.Cut(text, `"id":"`)
+	id, _, _ = strings.Cut(id, `"`)
+	if status != 200 || id == "" {
+		t.Fatalf("%d %s", status, text)
+	}
+	return id
+}
+
+func TestRequestsAboutAResponseGoToTheWorkerThatMadeIt(t *testing.T) {
+	workers := []*keeper{keeps(t, "a"), keeps(t, "b"), keeps(t, "c")}
+	f := serve(t, nil, workers[0].url, workers[1].url, workers[2].url)
+	at := map[byte]bool{}
+	for i := range 12 {
+		id := f.make(t, fmt.Sprintf(`,"stream":%v`, i%2 == 0))
+		at[id[5]] = true
+		for _, c := range []struct{ method, path string }{
+			{"GET", "/v1/responses/" + id}, {"GET", "/v1/responses/" + id + "?stream=true&starting_after=2"},
+			{"GET", "/v1/responses/" + id + "/input_items?limit=5"}, {"POST", "/v1/responses/" + id + "/cancel"},
+		} {
+			want := fmt.Sprintf(`{"at":"%c","did":"%s %s"}`, id[5], c.method, c.path)
+			if status, text := f.call(t, c.method, c.path, ""); status != 200 || text != want {
+				t.Errorf("%s %s: %d %s", c.method, c.path, status, text)
+			}
+		}
+		for range 3 { // the next turns follow, and are found as well
+			next := f.make(t, fmt.Sprintf(`,"previous_response_id":%q`, id))
+			if next[5] != id[5] {
+				t.Errorf("%s continues %s", next, id)
+			}
+			id = next
+		}
+		if status, _ := f.call(t, "DELETE", "/v1/responses/"+id, ""); status != 200 {
+			t.Errorf("delete: %d", status)
+		}
+		if status, text := f.call(t, "GET", "/v1/responses/"+id, ""); status != 404 || !strings.Contains(text, "response_not_found") {
+			t.Errorf("after its deletion: %d %s", status, text)
+		}
+	}
+	if len(at) < 2 {
+		t.Errorf("all responses are at %v", at)
+	}
+	f.idle(t)
+}
+
+// The worker that was tried first did not make the response.
+func TestAResponseIsFoundAtTheWorkerThatAnsweredAfterARetry(t *testing.T) {
+	workers := []*keeper{keeps(t, "a"), keeps(t, "b")}
+	workers[0].busy = true
+	f := serve(t, nil, workers[0].url, workers[1].url)
+	for range 4 {
+		id := f.make(t, "")
+		if status, text := f.call(t, "GET", "/v1/responses/"+id, ""); status != 200 || !strings.Contains(text, `"at":"b"`) {
+			t.Errorf("%d %s", status, text)
+		}
+	}
+}
+
+func TestAnUnknownOrLostResponseIsRefusedInOpenAIsShape(t *testing.T) {
+	a, b := keeps(t, "a"), keeps(t, "b")
+	f := serve(t, nil, a.url, b.url)
+	refused := func(method, path, body, code string, headers ...string) {
+		t.Helper()
+		status, text := f.call(t, method, path, body, headers...)
+		if status != 404 && code != "method_not_allowed" || !strings.Contains(text, `"code":"`+code+`"`) {
+			t.Errorf("%s %s: %d %s, want %s", method, path, status, text, code)
+		}
+		checkErrorShape(t, path, text)
+	}
+	continued := func(id string) string {
+		return fmt.Sprintf(`{"model":"m","input":"hi","previous_response_id":%q}`, id)
+	}
+	for _, path := range []string{"/v1/responses/resp_0", "/v1/responses/resp_0/input_items", "/v1/responses/" + strings.Repeat("x", 5000)} {
+		refused("GET", path, "", "response_not_found")
+	}
+	refused("POST", "/v1/responses/resp_0/cancel", "", "response_not_found")
+	refused("POST", "/v1/responses", continued("resp_0"), "response_not_found")
+	refused("GET", "/v1/responses/resp_0/more", "", "unknown_url")
+	refused("GET", "/v1/responses/resp_0/../../sleep", "", "unknown_url")
+	refused("POST", "/v1/responses/resp_0", "", "method_not_allowed")
+	refused("DELETE", "/v1/responses/resp_0/cancel", "", "method_not_allowed")
+
+	id := f.make(t, "", "Authorization", "Bearer one")
+	refused("GET", "/v1/responses/"+id, "", "response_not_found", "Authorization", "Bearer two")
+	refused("POST", "/v1/responses", continued(id), "response_not_found", "Authorization", "Bearer two")
+	if status, text := f.call(t, "GET", "/v1/responses/"+id, "", "Authorization", "Bearer one"); status != 200 {
+		t.Errorf("%d %s", status, text)
+	}
+
+	id = f.make(t, "")
+	gone := map[byte]*keeper{'a': a, 'b': b}[id[5]]
+	f.fleet.Remove(f.fleet.Put(gone.url, fleet.Facts{}))
+	f.fleet.Put(gone.url, fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m", MaxModelLen: 4096}}})
+	refused("GET", "/v1/responses/"+id, "", "response_lost")
+	refused("POST", "/v1/responses", continued(id), "response_lost")
+}
+
+// After a restart the router knows no response, but with one worker there is no question where a response is.
+func TestTheOnlyWorkerIsAskedForAnUnknownResponse(t *testing.T) {
+	a := keeps(t, "a")
+	a.made["resp_old"] = true
+	f := serve(t, nil, a.url)
+	if status, text := f.call(t, "GET", "/v1/responses/resp_old", ""); status != 200 {
+		t.Errorf("%d %s", status, text)
+	}
+	if next := f.make(t, `,"previous_response_id":"resp_old"`); next != "resp_a1" {
+		t.Error(next)
+	}
+	if status, text := f.call(t, "GET", "/v1/responses/resp_other", ""); status != 404 || strings.Contains(text, "response_not_found") {
+		t.Errorf("the engine's own answer is not passed on: %d %s", status, text)
+	}
+}
+
+func TestRememberedResponsesAreBoundedInNumberAndTime(t *testing.T) {
+	var r gateway.MadeResponses
+	now := time.Now()
+	for i := range gateway.MostResponses + 1000 {
+		r.Add(fmt.Sprint(i), now)
+	}
+	if n := r.Len(); n != gateway.MostResponses || r.Has("999", now) || !r.Has("1000", now) {
+		t.Errorf("%d are remembered, the oldest %v, the next %v", n, r.Has("999", now), r.Has("1000", now))
+	}
+	now = now.Add(gateway.KeptFor + time.Second)
+	if r.Has("2000", now) {
+		t.Error("a response is remembered for too long")
+	}
+	r.Add("new", now)
+	if n := r.Len(); n != 1 {
+		t.Errorf("%d are remembered after all but one are too old", n)
+	}
+	for range 3 {
+		r.Add("again", now)
+		now = now.Add(gateway.KeptFor / 2)
+	}
+	r.Add("last", now)
+	if !r.Has("again", now) || r.Len() != 2 {
+		t.Errorf("a response that was made again is forgotten with its first one: %d", r.Len())
+	}
+}
