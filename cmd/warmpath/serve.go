@@ -139,7 +139,7 @@ func serve(c *cobra.Command, f *serveFlags) error {
 		log.Warn("the file lists no workers, so every request is refused: add them (workers: [{url: http://gpu-1:8000}]) and reload (SIGHUP or POST /admin/reload)",
 			"file", f.file)
 	}
-	options := app.Options{Log: log}
+	options := app.Options{Log: log, Version: release()}
 	if options.Models, err = inprocess.NewHub(config.Hub(cfg.Hub), log).Folders(c.Context(), cfg.Models); err != nil {
 		return err
 	}

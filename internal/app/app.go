@@ -32,7 +32,8 @@ import (
 
 // Options are what an App needs in addition to its configuration.
 type Options struct {
-	Log *slog.Logger // required
+	Log     *slog.Logger // required
+	Version string       // the router's version
 	// Load reads the configuration again for a reload; if it is nil, reloads are refused.
 	Load func() (*config.Config, error)
 	// File is the name of the file that Load reads, for errors.
@@ -126,7 +127,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	a.gateway = gateway.New(cfg.Gateway, gateway.Parts{
 		Router: a.router, Fleet: a.fleet, Tokens: a.tokens, Client: a.client, Bodies: bodies, Telemetry: a.telemetry,
 		Queue: cfg.Queue, MaxRequests: cfg.Routing.MaxRequests, Connections: clients, ShadowSample: cfg.ShadowSample, Scoped: a.kvfeed.Scoped, Log: o.Log,
-		Stalled: a.stalled,
+		Stalled: a.stalled, Version: o.Version,
 	})
 	a.gateway.AllowPolicies(cfg.RequestPolicies)
 	a.gateway.UseServiceLevels(cfg.GatewayLevels())

@@ -21,8 +21,8 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// Parts are the components that a Gateway uses; all but Queue, MaxRequests, Connections, ShadowSample and Stalled are
-// required.
+// Parts are the components that a Gateway uses; all but Queue, MaxRequests, Connections, ShadowSample, Stalled and
+// Version are required.
 type Parts struct {
 	Router    *warmpath.Router
 	Fleet     *fleet.Fleet
@@ -44,6 +44,8 @@ type Parts struct {
 	Scoped func(w fleet.WorkerID, rank int, salt, extra string)
 	// Stalled returns the reason of a stall, or "" when there is none. If Stalled is nil, stalls are not watched.
 	Stalled func() string
+	// Version is the router's version, which /version shows; empty is unknown.
+	Version string
 }
 
 // Gateway is the HTTP front. It is an http.Handler, safe for concurrent use.

@@ -54,6 +54,9 @@ var routes = []route{
 	{path: "/v1/images/variations", methods: onlyPost, dialect: api.OpenAIImages},
 	{path: "/v1/images/*", methods: onlyPost, dialect: api.OpenAIImages},
 	{path: "/v1/models", methods: onlyGet, serve: (*Gateway).models},
+	{path: "/v1/models/*", methods: onlyGet, serve: (*Gateway).model},
+	{path: "/version", methods: onlyGet, serve: (*Gateway).version},
+	{path: "/get_loads", methods: onlyGet, serve: (*Gateway).getLoads},
 	{path: "/health", methods: onlyGet, serve: (*Gateway).health},
 	{path: "/readiness", methods: onlyGet, serve: (*Gateway).readiness},
 }
@@ -81,7 +84,7 @@ func routeOf(path string) *route {
 		return r
 	}
 	for _, r := range routesBelow {
-		if rest, below := strings.CutPrefix(path, r.path); below && plain(rest) {
+		if rest, below := strings.CutPrefix(path, r.path); below && rest != "" && (r.serve != nil || plain(rest)) {
 			return r
 		}
 	}

@@ -1,12 +1,17 @@
 package gateway
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 
+	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/api"
 )
 
 // model is one line of /v1/models, in OpenAI's shape with vLLM's additions.
@@ -23,6 +28,14 @@ type model struct {
 // models answers GET /v1/models with each model name that the fleet serves, once. A model is listed while a ready
 // worker serves it.
 func (g *Gateway) models(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, struct {
+		Object string  `json:"object"`
+		Data   []model `json:"data"`
+	}{"list", g.served()})
+}
+
+// served returns the models that a ready worker serves.
+func (g *Gateway) served() []model {
 	snapshot := g.Fleet.Snapshot()
 	list := []model{}
 	for _, m := range snapshot.Models() {
@@ -39,10 +52,75 @@ func (g *Gateway) models(w http.ResponseWriter, _ *http.Request) {
 		}
 		list = append(list, line)
 	}
+	return list
+}
+
+// model answers GET /v1/models/NAME with the line of /v1/models. A name may contain slashes.
+func (g *Gateway) model(w http.ResponseWriter, r *http.Request) {
+	name := strings.TrimPrefix(r.URL.Path, "/v1/models/")
+	for _, line := range g.served() {
+		if line.ID == name {
+			writeJSON(w, http.StatusOK, line)
+			return
+		}
+	}
+	err := g.routeError(warmpath.ErrUnknownModel, name, -1)
+	g.refuse(w, api.OpenAIChat, err.Code, err)
+}
+
+// engines is a line of /version: the workers of one engine and version.
+type engines struct {
+	Engine  string `json:"engine"`
+	Version string `json:"version"`
+	Workers int    `json:"workers"`
+}
+
+// version answers GET /version with the router's own version, under the same key as vLLM, and with the engines'
+// versions.
+func (g *Gateway) version(w http.ResponseWriter, _ *http.Request) {
+	counts := map[engines]int{}
+	for _, worker := range g.Fleet.Snapshot().Workers() {
+		counts[engines{Engine: worker.Facts.Engine.String(), Version: worker.Facts.Version}]++
+	}
+	list := []engines{}
+	for e, n := range counts {
+		e.Workers = n
+		list = append(list, e)
+	}
+	slices.SortFunc(list, func(a, b engines) int {
+		return cmp.Or(cmp.Compare(a.Engine, b.Engine), cmp.Compare(a.Version, b.Version))
+	})
 	writeJSON(w, http.StatusOK, struct {
-		Object string  `json:"object"`
-		Data   []model `json:"data"`
-	}{"list", list})
+		Version string    `json:"version"`
+		Router  string    `json:"router"`
+		Engines []engines `json:"engines"`
+	}{cmp.Or(g.Version, "unknown"), "warmpath", list})
+}
+
+// workerLoad is a line of /get_loads, as SGLang's router answers it.
+type workerLoad struct {
+	Worker string `json:"worker"`
+	Load   int64  `json:"load"` // number of unfinished requests
+}
+
+// getLoads answers GET /get_loads with the number of unfinished requests of each worker. If clients must not see the
+// workers' addresses, the workers have numbers in place of URLs.
+func (g *Gateway) getLoads(w http.ResponseWriter, _ *http.Request) {
+	snapshot := g.Fleet.Snapshot()
+	list := []workerLoad{}
+	for i, worker := range snapshot.Workers() {
+		line := workerLoad{Worker: worker.URL}
+		if !g.cfg.Headers {
+			line.Worker = strconv.Itoa(i)
+		}
+		for _, h := range worker.Holders {
+			line.Load += snapshot.Load(h).Requests
+		}
+		list = append(list, line)
+	}
+	writeJSON(w, http.StatusOK, struct {
+		Workers []workerLoad `json:"workers"`
+	}{list})
 }
 
 // state is the answer of /health and /readiness.

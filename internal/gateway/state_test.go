@@ -1,0 +1,68 @@
+package gateway_test
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/gateway"
+	"github.com/warmpath/warmpath/test/testenv"
+)
+
+func TestAModelIsShownByItsName(t *testing.T) {
+	f := serve(t, func(s *settings) { s.facts.Models = []fleet.Model{{ID: "org/m:1", MaxModelLen: 4096}} }, dead(t))
+	const line = `{"id":"org/m:1","object":"model","created":0,"owned_by":"warmpath","parent":null,"max_model_len":4096}`
+	for _, path := range []string{"/v1/models/org/m:1", "/v1/models/org%2Fm%3A1"} {
+		if status, text := f.call(t, "GET", path, ""); status != 200 || strings.TrimSpace(text) != line {
+			t.Errorf("%s: %d %s", path, status, text)
+		}
+	}
+	for path, code := range map[string]string{"/v1/models/other": "model_not_found", "/v1/models/": "unknown_url", "/v1/models/org": "model_not_found"} {
+		if status, text := f.call(t, "GET", path, ""); status != 404 || !strings.Contains(text, code) {
+			t.Errorf("%s: %d %s", path, status, text)
+		}
+	}
+	if status, _ := f.call(t, "DELETE", "/v1/models/org/m:1", ""); status != 405 {
+		t.Errorf("delete: %d", status)
+	}
+}
+
+func TestVersionAndLoadsAreShown(t *testing.T) {
+	release := make(chan struct{})
+	slow := worker(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+		_, _ = io.WriteString(w, whole)
+	})
+	for _, headers := range []bool{true, false} {
+		f := serve(t, func(s *settings) {
+			s.gateway.Headers, s.facts.Version = headers, "0.32.0"
+			s.parts = func(p *gateway.Parts) { p.Version = "v1.2.3" }
+		}, slow)
+		f.fleet.Put("http://other:1", fleet.Facts{})
+		const version = `{"version":"v1.2.3","router":"warmpath","engines":[{"engine":"unknown","version":"","workers":1},{"engine":"vllm","version":"0.32.0","workers":1}]}`
+		if status, text := f.call(t, "GET", "/version", ""); status != 200 || strings.TrimSpace(text) != version {
+			t.Errorf("version: %d %s", status, text)
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, _, _ = f.try(t.Context(), chat)
+		}()
+		want := `{"workers":[{"worker":"` + slow + `","load":1},{"worker":"http://other:1","load":0}]}`
+		if !headers {
+			want = `{"workers":[{"worker":"0","load":1},{"worker":"1","load":0}]}`
+		}
+		testenv.Until(t, "the load is shown", func() bool {
+			_, text := f.call(t, "GET", "/get_loads", "")
+			return strings.TrimSpace(text) == want
+		})
+		release <- struct{}{}
+		<-done
+	}
+}
