@@ -150,7 +150,7 @@ func (f *Fleet) Put(url string, facts Facts) WorkerID {
 	}
 	w := &Worker{ID: id, URL: url, Healthy: true, Incarnation: process.incarnation}
 	if old != nil {
-		w.Healthy, w.Draining, w.Why = old.Healthy, old.Draining, old.Why
+		w.Healthy, w.Draining, w.Asleep, w.Why = old.Healthy, old.Draining, old.Asleep, old.Why
 		for _, h := range old.Holders {
 			if rank := f.holders[h].rank; rank < facts.FirstRank || rank >= facts.FirstRank+used {
 				f.left(h)
@@ -214,6 +214,20 @@ func (f *Fleet) SetDraining(id WorkerID, draining bool) {
 	}
 	w := *old
 	w.Draining = draining
+	f.replace(&w)
+}
+
+// SetAsleep records that a worker's engine fell asleep or woke up. A worker that is asleep has no weights and no cache
+// in its accelerator's memory. It gets no requests until it wakes up, or until another process answers at its URL.
+func (f *Fleet) SetAsleep(id WorkerID, asleep bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	old := f.worker(id)
+	if old == nil || old.Asleep == asleep {
+		return
+	}
+	w := *old
+	w.Asleep = asleep
 	f.replace(&w)
 }
 
@@ -406,6 +420,8 @@ func (f *Fleet) replace(w *Worker) {
 		}
 	case w.Draining:
 		w.Ready, w.Why = false, "draining"
+	case w.Asleep:
+		w.Ready, w.Why = false, "asleep"
 	case len(w.Facts.Models) == 0:
 		w.Ready, w.Why = false, "serves no model that we know of"
 	default:

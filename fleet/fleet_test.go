@@ -220,6 +220,18 @@ func TestReadinessHasAReason(t *testing.T) {
 	f.SetDraining(id, false)
 	f.SetHealth(id, true, "")
 	check(true, "")
+	f.SetAsleep(id, true)
+	check(false, "asleep")
+	f.Put("http://a", serving("m", 1))
+	check(false, "asleep")
+	f.SetAsleep(id, false)
+	check(true, "")
+	f.SetAsleep(id, true)
+	f.Refused(id)
+	if !f.Answered(id, Signs{}) {
+		t.Error("another process is not noticed")
+	}
+	check(true, "") // another process is awake
 }
 
 func TestTrustIsReadLiveAndStartsAnewAfterRemoval(t *testing.T) {

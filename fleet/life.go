@@ -55,7 +55,7 @@ func (f *Fleet) Answered(id WorkerID, s Signs) (restarted bool) {
 		f.holders[h].state.returned()
 	}
 	w := *old
-	w.Incarnation = l.incarnation
+	w.Incarnation, w.Asleep = l.incarnation, false
 	f.replace(&w)
 	return true
 }

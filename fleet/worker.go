@@ -128,7 +128,8 @@ type Worker struct {
 	Facts    Facts    // what probes and events said of the worker
 	Healthy  bool     // the last active check succeeded
 	Draining bool     // gets no new requests; requests in flight continue
-	Ready    bool     // healthy, not draining, and known to serve a model
+	Asleep   bool     // the engine sleeps: see [Fleet.SetAsleep]
+	Ready    bool     // healthy, neither draining nor asleep, and known to serve a model
 	Why      string   // why the worker is not ready, in words; "" when it is ready
 	// Incarnation grows by one each time another process is found behind the URL: see [Fleet.Answered].
 	Incarnation uint64

@@ -81,6 +81,10 @@ func New(cfg Config, parts Parts) *Admin {
 		{"GET", "/admin/queue", a.queue},
 		{"POST", "/admin/explain", a.explain},
 		{"POST", "/admin/reload", a.reload},
+		{"POST", "/flush_cache", parts.Gateway.Order},
+		{"POST", "/sleep", parts.Gateway.Order},
+		{"POST", "/wake_up", parts.Gateway.Order},
+		{"GET", "/is_sleeping", parts.Gateway.IsSleeping},
 	} {
 		mux.HandleFunc(r.method+" "+r.path, r.answer)
 		mux.HandleFunc(r.path, wrongMethod(r.method))
@@ -120,7 +124,7 @@ func (a *Admin) Serve(ctx context.Context, l net.Listener) error {
 
 // ServeHTTP checks the key, then answers.
 func (a *Admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if a.guarded && strings.HasPrefix(r.URL.Path, "/admin") && !a.allowed(r) {
+	if a.guarded && needsKey(r.URL.Path) && !a.allowed(r) {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="warmpath"`)
 		what := "wrong"
 		if r.Header.Get("Authorization") == "" {
@@ -131,6 +135,15 @@ func (a *Admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	a.routes.ServeHTTP(w, r)
+}
+
+// needsKey reports whether a path is answered only with the key, if there is a key.
+func needsKey(path string) bool {
+	switch path {
+	case "/flush_cache", "/sleep", "/wake_up", "/is_sleeping":
+		return true
+	}
+	return strings.HasPrefix(path, "/admin")
 }
 
 // refuse answers a request for which there is no place.
@@ -165,7 +178,7 @@ func wrongMethod(method string) http.HandlerFunc {
 
 func unknown(w http.ResponseWriter, r *http.Request) {
 	problem(w, http.StatusNotFound, fmt.Errorf("there is no %s %s here; try GET /metrics, GET /health, GET /readiness, GET /admin/workers, GET /admin/decisions, "+
-		"GET /admin/queue, POST /admin/explain or POST /admin/reload", api.Bounded(r.Method), api.Bounded(r.URL.Path)))
+		"GET /admin/queue, POST /admin/explain, POST /admin/reload, POST /flush_cache, POST /sleep, POST /wake_up or GET /is_sleeping", api.Bounded(r.Method), api.Bounded(r.URL.Path)))
 }
 
 func (a *Admin) workers(w http.ResponseWriter, _ *http.Request) {
@@ -212,7 +225,7 @@ func workerOf(w *fleet.Worker) Worker {
 	f := &w.Facts
 	line := Worker{
 		URL: w.URL, Engine: f.Engine.String(), Version: f.Version, Models: []string{}, BlockSize: f.BlockSize,
-		Blocks: f.BlocksPerRank, Ranks: len(w.Holders), Labels: f.Labels, Healthy: w.Healthy, Ready: w.Ready, Draining: w.Draining, Why: w.Why,
+		Blocks: f.BlocksPerRank, Ranks: len(w.Holders), Labels: f.Labels, Healthy: w.Healthy, Ready: w.Ready, Draining: w.Draining, Asleep: w.Asleep, Why: w.Why,
 		Holders: []Holder{},
 	}
 	for i := range f.Models {

@@ -327,6 +327,11 @@ func TestKeyGuardsAdminAlone(t *testing.T) {
 		{"/admin/workers", "Bearer correct-key", 200},
 		{"/admin/nothing", "", 401},
 		{"/admin", "", 401},
+		{"/is_sleeping", "", 401},
+		{"/is_sleeping", "Bearer correct-key", 200},
+		{"/sleep", "", 401},
+		{"/wake_up", "", 401},
+		{"/flush_cache", "Bearer wrong-key!!", 401},
 		{"/metrics", "", 200},
 		{"/health", "", 200},
 	} {

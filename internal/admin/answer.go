@@ -60,6 +60,7 @@ type Worker struct {
 	Healthy  bool              `json:"healthy"`
 	Ready    bool              `json:"ready"` // requests may go there
 	Draining bool              `json:"draining"`
+	Asleep   bool              `json:"asleep"`
 	Why      string            `json:"why,omitempty"`   // reason why the worker is not ready
 	Notes    []string          `json:"notes,omitempty"` // what discovery could not learn of the worker, or assumed
 	Holders  []Holder          `json:"holders"`

@@ -209,7 +209,10 @@ type worker struct {
 	logged  string              // the notes that were logged last
 	misses  int                 // number of checks in a row that timed out
 	healthy bool
-	why     string // error of the last check; "": the check succeeded
+	asleep  bool // the engine's last answer to the question whether it sleeps
+	// sleepless is true if the engine does not say whether it sleeps.
+	sleepless bool
+	why       string // error of the last check; "": the check succeeded
 }
 
 // begin puts the worker into the fleet before its first answer.
@@ -253,6 +256,9 @@ func (w *worker) watch(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		if err == nil {
+			w.sleeps(ctx)
+		}
 		if w.live(err) {
 			probed = time.Time{} // the worker may now run another version, with other models
 		}
@@ -268,6 +274,29 @@ func (w *worker) watch(ctx context.Context) {
 		case <-moved:
 		case <-ctx.Done():
 		}
+	}
+}
+
+// sleeps asks an engine whether it sleeps, and passes the answer to the fleet. Engines without an answer are asked
+// again only after the next probe: vLLM has /is_sleeping only in its development mode, SGLang does not have it.
+func (w *worker) sleeps(ctx context.Context) {
+	if w.sleepless || w.last == nil {
+		return
+	}
+	var state struct {
+		Asleep *bool `json:"is_sleeping"`
+	}
+	a := asker{client: w.client, target: w.target, timeout: w.config.Timeout}
+	err := a.getJSON(ctx, "/is_sleeping", &state)
+	switch {
+	case err == nil && state.Asleep != nil:
+		// An answer that stays the same says nothing new: the gateway may just have told the engine to fall asleep.
+		if *state.Asleep != w.asleep {
+			w.asleep = *state.Asleep
+			w.fleet.SetAsleep(w.id, w.asleep)
+		}
+	case err == nil || statusOf(err) != 0:
+		w.sleepless = true
 	}
 }
 
@@ -338,6 +367,7 @@ func (w *worker) probe(ctx context.Context) error {
 		w.id = w.fleet.Put(w.target.URL, facts)
 		w.describe(facts)
 	}
+	w.sleepless = r.Facts.Engine != fleet.EngineVLLM
 	if notes := strings.Join(r.Notes, "; "); notes != w.logged {
 		w.logged = notes
 		w.note(w.target.URL, r.Notes)

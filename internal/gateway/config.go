@@ -33,6 +33,9 @@ type Config struct {
 	// HTTP2 also serves clients that begin with HTTP/2 in clear text (prior knowledge), such as service meshes. Off by
 	// default: few clients do so, and a balancer that counts connections sees one connection with many requests.
 	HTTP2 bool `yaml:"http2"`
+	// WorkerOrders also answers the endpoints that change workers at the listener for clients: /flush_cache, /sleep and
+	// /wake_up. Off by default: they belong to the admin listener, because any client could stop the whole fleet.
+	WorkerOrders bool `yaml:"worker_orders"`
 	// SessionHeaders and SessionFields say where a request's session key is looked for: first in the headers, then in the
 	// body's fields, each in this order. Policies with sessions use the key. The defaults are the names and the order of
 	// other routers. x-request-id and x-trace-id are left out, because a proxy may make a new id for each request; add

@@ -57,6 +57,10 @@ var routes = []route{
 	{path: "/v1/models/*", methods: onlyGet, serve: (*Gateway).model},
 	{path: "/version", methods: onlyGet, serve: (*Gateway).version},
 	{path: "/get_loads", methods: onlyGet, serve: (*Gateway).getLoads},
+	{path: "/flush_cache", methods: onlyPost, serve: (*Gateway).refuseOrder},
+	{path: "/sleep", methods: onlyPost, serve: (*Gateway).refuseOrder},
+	{path: "/wake_up", methods: onlyPost, serve: (*Gateway).refuseOrder},
+	{path: "/is_sleeping", methods: onlyGet, serve: (*Gateway).isSleeping},
 	{path: "/health", methods: onlyGet, serve: (*Gateway).health},
 	{path: "/readiness", methods: onlyGet, serve: (*Gateway).readiness},
 }

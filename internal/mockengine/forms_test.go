@@ -133,6 +133,24 @@ func TestGenerateIsACompletionInAnotherForm(t *testing.T) {
 	}
 }
 
+func TestASleepingEngineComputesNothing(t *testing.T) {
+	for kind, paths := range map[Kind][2]string{VLLM: {"/sleep", "/wake_up"}, SGLang: {"/release_memory_occupation", "/resume_memory_occupation"}} {
+		s := start(t, func(c *Config) { c.Kind = kind })
+		body := object{"model": "mock", "messages": []any{userSays(long("a", 60))}}
+		complete(t, s, chatPath, body)
+		call(t, s, paths[0], object{})
+		if n := len(s.CachedHashes(0, 0)); n != 0 {
+			t.Errorf("%d blocks are cached", n)
+		}
+		if kind == VLLM && decode(t, s, "/is_sleeping", nil, 200)["is_sleeping"] != true {
+			t.Error("the engine does not sleep")
+		}
+		decode(t, s, chatPath, body, 500)
+		call(t, s, paths[1], object{})
+		complete(t, s, chatPath, body)
+	}
+}
+
 func TestPoolingAndMedia(t *testing.T) {
 	s := start(t, nil)
 	for path, body := range map[string]object{

@@ -70,6 +70,10 @@ func (l *life) answer(w http.ResponseWriter, r *http.Request, g *generation, kep
 		l.refuse(w, http.StatusInternalServerError, deadMessage)
 		return
 	}
+	if l.asleep.Load() { // real engines crash or never answer
+		l.refuse(w, http.StatusInternalServerError, "the engine is asleep")
+		return
+	}
 	if l.server.faults.hits(errorShare) {
 		l.refuse(w, http.StatusInternalServerError, "Internal server error (a fault of the mock engine)")
 		return

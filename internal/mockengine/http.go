@@ -69,9 +69,14 @@ func (l *life) routes(mux *http.ServeMux) {
 		mux.HandleFunc("GET /v1/loads", l.loads)
 		mux.HandleFunc("/flush_cache", l.flush)
 		mux.HandleFunc("POST /generate", l.sglangGenerate)
+		mux.HandleFunc("POST /release_memory_occupation", l.sleep)
+		mux.HandleFunc("POST /resume_memory_occupation", l.wake)
 		mux.HandleFunc("POST /v1/classify", l.classify)
 		return
 	}
+	mux.HandleFunc("POST /sleep", l.sleep)
+	mux.HandleFunc("POST /wake_up", l.wake)
+	mux.HandleFunc("GET /is_sleeping", l.isSleeping)
 	mux.HandleFunc("POST /rerank", l.rerank)
 	mux.HandleFunc("POST /v2/rerank", l.rerank)
 	mux.HandleFunc("POST /score", l.score)

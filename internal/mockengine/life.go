@@ -36,6 +36,7 @@ type life struct {
 	salt     uint64       // makes the request ids of different lives differ
 
 	responses responses
+	asleep    atomic.Bool
 
 	restarted bool // the Server had an earlier life
 }

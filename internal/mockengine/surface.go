@@ -199,6 +199,25 @@ func (l *life) flush(w http.ResponseWriter, _ *http.Request) {
 	writeBytes(w, http.StatusOK, "text/plain", []byte("Cache flushed.\n"))
 }
 
+// sleep empties the cache and lets the engine sleep. An engine with requests refuses.
+func (l *life) sleep(w http.ResponseWriter, _ *http.Request) {
+	if !l.reset() {
+		l.refuse(w, http.StatusBadRequest, "requests are running or waiting")
+		return
+	}
+	l.asleep.Store(true)
+	w.WriteHeader(http.StatusOK)
+}
+
+func (l *life) wake(w http.ResponseWriter, _ *http.Request) {
+	l.asleep.Store(false)
+	w.WriteHeader(http.StatusOK)
+}
+
+func (l *life) isSleeping(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, map[string]bool{"is_sleeping": l.asleep.Load()})
+}
+
 // eventSources answers as vLLM's /kv_event_sources: an object with the publisher of each rank, under the rank's number.
 func (l *life) eventSources(w http.ResponseWriter, _ *http.Request) {
 	sources := map[string]any{}

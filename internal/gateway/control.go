@@ -1,0 +1,248 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/proxy"
+)
+
+// order is what workers can be told to do.
+type order struct {
+	path string // at the router; vLLM's own name, except for /flush_cache
+	// vllm and sglang are the engines' paths. All other engines are asked as vLLM.
+	vllm, sglang string
+	empties      bool // the engine's cache is empty afterwards
+}
+
+var orders = map[string]order{
+	"/flush_cache": {"/flush_cache", "/reset_prefix_cache", "/flush_cache", true},
+	"/sleep":       {"/sleep", "/sleep", "/release_memory_occupation", true},
+	"/wake_up":     {"/wake_up", "/wake_up", "/resume_memory_occupation", false},
+}
+
+const (
+	// orderTimeout is how long a worker may take to carry out an order: an engine that falls asleep copies its weights,
+	// hundreds of gigabytes, into the machine's memory.
+	orderTimeout = 5 * time.Minute
+	// ordersAtOnce bounds how many workers carry out an order at the same time.
+	ordersAtOnce = 32
+	// maxReply is how much of a worker's answer is shown.
+	maxReply = 1 << 10
+)
+
+// carriedOut is what one worker answered to an order.
+type carriedOut struct {
+	Worker string `json:"worker"`
+	OK     bool   `json:"ok"`
+	Status int    `json:"status,omitempty"` // 0: there was no answer
+	Answer string `json:"answer,omitempty"`
+}
+
+// refuseOrder answers a client that gives an order at the listener for clients.
+func (g *Gateway) refuseOrder(w http.ResponseWriter, r *http.Request) {
+	if g.cfg.WorkerOrders {
+		g.Order(w, r)
+		return
+	}
+	g.refuse(w, api.OpenAIChat, "orders", &api.Error{Status: http.StatusForbidden, Type: "permission_error", Code: "admin_only",
+		Message: r.URL.Path + " changes workers: send it to the router's admin listener, or have the operator set " +
+			"gateway.worker_orders to true"})
+}
+
+// Order tells all workers, or the worker that the query names, to flush the cache, to fall asleep or to wake up. The
+// path of the request is the order. The answer has each worker's result; its status is 200 if all workers did what they
+// were told, else 502.
+func (g *Gateway) Order(w http.ResponseWriter, r *http.Request) {
+	o := orders[r.URL.Path]
+	query := r.URL.Query()
+	workers, err := g.named(query)
+	if err != nil {
+		api.WriteError(w, api.OpenAIChat, err)
+		return
+	}
+	query.Del("worker")
+	// Orders are carried out also if the client leaves: half of a fleet asleep helps nobody.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), orderTimeout)
+	defer cancel()
+	results := make([]carriedOut, len(workers))
+	places := make(chan struct{}, ordersAtOnce)
+	var all sync.WaitGroup
+	for i, worker := range workers {
+		all.Go(func() {
+			places <- struct{}{}
+			defer func() { <-places }()
+			results[i] = g.carryOut(ctx, worker, &o, query)
+		})
+	}
+	all.Wait()
+	answer := struct {
+		Success bool         `json:"success"`
+		Error   *orderError  `json:"error,omitempty"`
+		Workers []carriedOut `json:"workers"`
+	}{Success: true, Workers: results}
+	failed := 0
+	for _, r := range results {
+		if !r.OK {
+			failed++
+		}
+	}
+	status := http.StatusOK
+	if failed > 0 {
+		answer.Success, status = false, http.StatusBadGateway
+		answer.Error = &orderError{fmt.Sprintf("%d of %d workers did not do what they were told; workers has the reasons", failed, len(results)),
+			"server_error", "worker_failed"}
+	}
+	writeJSON(w, status, answer)
+}
+
+type orderError struct {
+	Message string `json:"message"`
+	Type    string `json:"type"`
+	Code    string `json:"code"`
+}
+
+// named returns the worker that ?worker= names, or all workers.
+func (g *Gateway) named(query url.Values) ([]*fleet.Worker, error) {
+	all := g.Fleet.Snapshot().Workers()
+	if !query.Has("worker") {
+		if len(all) == 0 {
+			return nil, api.NoWorker(nil)
+		}
+		return all, nil
+	}
+	for _, w := range all {
+		if w.URL == strings.TrimRight(query.Get("worker"), "/") {
+			return []*fleet.Worker{w}, nil
+		}
+	}
+	return nil, api.Invalid("worker", "worker must be the URL of a worker, as in /admin/workers, not "+api.Quoted(query.Get("worker")))
+}
+
+// carryOut tells a worker to carry out an order.
+func (g *Gateway) carryOut(ctx context.Context, w *fleet.Worker, o *order, query url.Values) carriedOut {
+	path := o.vllm
+	a := proxy.Attempt{Worker: w.URL, Header: http.Header{}, Unchecked: true, Dialect: api.OpenAIChat}
+	if w.Facts.Engine == fleet.EngineSGLang {
+		path, a.Body = o.sglang, []byte("{}")
+		a.Header.Set("Content-Type", "application/json")
+	}
+	if a.Path = path; len(query) > 0 {
+		a.Path += "?" + query.Encode()
+	}
+	if o.path == "/sleep" {
+		g.Fleet.SetAsleep(w.ID, true) // before the engine falls asleep, so that it gets no further request
+	}
+	var reply reply
+	a.Writer = &reply
+	result := g.Client.Forward(ctx, &a)
+	out := carriedOut{Worker: w.URL, Status: result.Status, OK: result.Class == proxy.Success && !busy(reply.body.Bytes()), Answer: reply.text()}
+	switch {
+	case result.Answer != nil:
+		out.Answer = string(bytes.TrimSpace(result.Answer.Body[:min(len(result.Answer.Body), maxReply)]))
+		if result.Status == http.StatusNotFound {
+			out.Answer = fmt.Sprintf("the engine has no %s (vLLM: start it with VLLM_SERVER_DEV_MODE=1, and for sleep with --enable-sleep-mode)", path)
+		}
+	case result.Err != nil:
+		out.Answer = api.CauseOf(result.Err).Error()
+	}
+	switch {
+	case o.path == "/sleep" && !out.OK && result.Status != 0:
+		g.Fleet.SetAsleep(w.ID, false) // it refused; without an answer it may sleep
+	case o.path == "/wake_up" && out.OK:
+		g.Fleet.SetAsleep(w.ID, false)
+	}
+	if o.empties && out.OK {
+		g.forgetCache(w)
+	}
+	g.Log.Info("worker was told", "worker", w.URL, "order", o.path, "ok", out.OK, "status", out.Status)
+	return out
+}
+
+// busy reports whether an answer of vLLM's /reset_prefix_cache says that the cache was not reset, because requests use
+// it.
+func busy(answer []byte) bool {
+	return bytes.Contains(bytes.ReplaceAll(answer, []byte(" "), nil), []byte(`"success":false`))
+}
+
+// forgetCache empties the router's view of a worker's cache. vLLM announces that its cache is empty only with the next
+// step that has events. Blocks that vLLM has outside of the accelerator stay; SGLang drops them, too.
+func (g *Gateway) forgetCache(w *fleet.Worker) {
+	tiers := block.Tier(1) // the accelerator's
+	if w.Facts.Engine == fleet.EngineSGLang {
+		tiers = block.NumTiers
+	}
+	for _, h := range w.Holders {
+		for tier := range tiers {
+			g.Router.Clear(h, tier)
+		}
+	}
+}
+
+// sleeping is the answer of /is_sleeping, under the same key as vLLM's.
+type sleeping struct {
+	All     bool             `json:"is_sleeping"` // all workers sleep
+	Workers []sleepingWorker `json:"workers,omitempty"`
+}
+
+type sleepingWorker struct {
+	Worker string `json:"worker"`
+	Asleep bool   `json:"is_sleeping"`
+}
+
+// isSleeping answers clients as IsSleeping, without the workers if clients must not see their addresses.
+func (g *Gateway) isSleeping(w http.ResponseWriter, r *http.Request) {
+	if g.cfg.Headers {
+		g.IsSleeping(w, r)
+		return
+	}
+	all := !slices.ContainsFunc(g.Fleet.Snapshot().Workers(), func(w *fleet.Worker) bool { return !w.Asleep })
+	writeJSON(w, http.StatusOK, sleeping{All: all})
+}
+
+// IsSleeping answers which workers are asleep, as far as the router knows.
+func (g *Gateway) IsSleeping(w http.ResponseWriter, r *http.Request) {
+	workers, err := g.named(r.URL.Query())
+	if err != nil {
+		api.WriteError(w, api.OpenAIChat, err)
+		return
+	}
+	out := sleeping{All: true, Workers: []sleepingWorker{}}
+	for _, w := range workers {
+		out.Workers = append(out.Workers, sleepingWorker{w.URL, w.Asleep})
+		out.All = out.All && w.Asleep
+	}
+	writeJSON(w, http.StatusOK, out)
+}
+
+// reply keeps the beginning of a worker's answer. It is an http.ResponseWriter.
+type reply struct {
+	header http.Header
+	body   bytes.Buffer
+}
+
+func (r *reply) Header() http.Header {
+	if r.header == nil {
+		r.header = http.Header{}
+	}
+	return r.header
+}
+
+func (r *reply) WriteHeader(int) {}
+
+func (r *reply) Write(b []byte) (int, error) {
+	r.body.Write(b[:min(len(b), maxReply-r.body.Len())])
+	return len(b), nil
+}
+
+func (r *reply) text() string { return string(bytes.TrimSpace(r.body.Bytes())) }

@@ -1,0 +1,200 @@
+package gateway_test
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// obeyer is an engine that does what it is told.
+type obeyer struct {
+	url  string
+	mu   sync.Mutex
+	told []string
+	says string // what it answers to orders
+	code int    // 0 is 200
+}
+
+func obeys(t *testing.T) *obeyer {
+	o := &obeyer{says: "ok"}
+	o.url = worker(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.told = append(o.told, r.Method+" "+r.RequestURI)
+		switch r.URL.Path {
+		case "/v1/chat/completions":
+			_, _ = io.WriteString(w, whole)
+		case "/generate":
+			_, _ = io.WriteString(w, `{"text":"a","meta_info":{"finish_reason":{"type":"stop"},"prompt_tokens":40,"completion_tokens":1,"cached_tokens":0}}`)
+		default:
+			if o.code != 0 {
+				w.WriteHeader(o.code)
+			}
+			_, _ = io.WriteString(w, o.says)
+		}
+	})
+	return o
+}
+
+func (o *obeyer) last() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.told) == 0 {
+		return ""
+	}
+	return o.told[len(o.told)-1]
+}
+
+// told is the answer to an order.
+type told struct {
+	status  int
+	Success bool
+	Error   struct{ Code, Message string }
+	Workers []struct {
+		Worker, Answer string
+		OK             bool
+		Status         int
+	}
+}
+
+// order gives an order as the admin listener does.
+func (f *fixture) order(t *testing.T, path string) (a told) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	f.Order(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, nil))
+	if err := json.Unmarshal(w.Body.Bytes(), &a); err != nil {
+		t.Fatalf("%s: %v in %s", path, err, w.Body)
+	}
+	a.status = w.Code
+	return a
+}
+
+func TestOrdersBelongToTheAdminListener(t *testing.T) {
+	for _, allowed := range []bool{false, true} {
+		o := obeys(t)
+		f := serve(t, func(s *settings) { s.gateway.WorkerOrders = allowed }, o.url)
+		for _, path := range []string{"/flush_cache", "/sleep", "/wake_up"} {
+			status, text := f.call(t, "POST", path, "")
+			if allowed && status != 200 || !allowed && (status != 403 || !strings.Contains(text, "admin listener") || o.last() != "") {
+				t.Errorf("%s, allowed %v: %d %s", path, allowed, status, text)
+			}
+			if status, _ := f.call(t, "GET", path, ""); status != 405 {
+				t.Errorf("GET %s: %d", path, status)
+			}
+		}
+	}
+}
+
+func TestAFlushReachesAllWorkersAndEmptiesTheirView(t *testing.T) {
+	vllm, sglang := obeys(t), obeys(t)
+	f := serve(t, nil, vllm.url)
+	f.fleet.Put(sglang.url, fleet.Facts{Engine: fleet.EngineSGLang, Models: []fleet.Model{{ID: "m", MaxModelLen: 4096}}, BlockSize: 16})
+	generate := golden{path: "/generate", header: http.Header{}, body: []byte(`{"input_ids":[` + strings.Repeat("7,", 40) + `7]}`)}
+	predicted := func(n int) int {
+		t.Helper()
+		if resp, text, err := generate.send(t, f); err != nil || resp.StatusCode != 200 {
+			t.Fatalf("%v %s", err, text)
+		}
+		return f.last(t, n).PredictedTokens
+	}
+	if first, second := predicted(1), predicted(2); first != 0 || second == 0 {
+		t.Fatalf("%d tokens predicted, then %d", first, second)
+	}
+	a := f.order(t, "/flush_cache?timeout=5")
+	if a.status != 200 || !a.Success || len(a.Workers) != 2 || !a.Workers[0].OK || a.Workers[0].Answer != "ok" || !a.Workers[1].OK {
+		t.Errorf("%+v", a)
+	}
+	if vllm.last() != "POST /reset_prefix_cache?timeout=5" || sglang.last() != "POST /flush_cache?timeout=5" {
+		t.Errorf("told %q and %q", vllm.last(), sglang.last())
+	}
+	if n := predicted(3); n != 0 {
+		t.Errorf("%d tokens predicted after the flush", n)
+	}
+	// An engine that is busy keeps its cache, and says so with a 200.
+	before := predicted(4)
+	vllm.says, sglang.says = `{"success": false}`, `{"success": false}`
+	if a = f.order(t, "/flush_cache"); a.status != 502 || a.Success || a.Error.Code != "worker_failed" || a.Workers[0].OK {
+		t.Errorf("%+v", a)
+	}
+	if n := predicted(5); n != before || n == 0 {
+		t.Errorf("%d tokens predicted after a refused flush, %d before", n, before)
+	}
+}
+
+func TestASleepingWorkerGetsNoRequestsUntilItWakes(t *testing.T) {
+	a, b := obeys(t), obeys(t)
+	f := serve(t, nil, a.url, b.url)
+	takes := func(w *obeyer, want int) {
+		t.Helper()
+		if resp, text := f.post(t, chat, "X-Warmpath-Target", w.url); resp.StatusCode != want {
+			t.Errorf("%d %s, want %d", resp.StatusCode, text, want)
+		}
+	}
+	asleep := func(want string) {
+		t.Helper()
+		if _, text := f.call(t, "GET", "/is_sleeping", ""); strings.TrimSpace(text) != want {
+			t.Errorf("%s, want %s", text, want)
+		}
+	}
+	lines := func(all, first, second string) string {
+		return `{"is_sleeping":` + all + `,"workers":[{"worker":"` + a.url + `","is_sleeping":` + first + `},{"worker":"` + b.url + `","is_sleeping":` + second + `}]}`
+	}
+	asleep(lines("false", "false", "false"))
+	one := url.Values{"worker": {a.url}, "level": {"1"}}.Encode()
+	if s := f.order(t, "/sleep?"+one); s.status != 200 || len(s.Workers) != 1 || a.last() != "POST /sleep?level=1" || b.last() != "" {
+		t.Errorf("%+v; told %q and %q", s, a.last(), b.last())
+	}
+	asleep(lines("false", "true", "false"))
+	for range 12 {
+		if resp, _ := f.post(t, chat); resp.Header.Get("X-Warmpath-Worker") != b.url {
+			t.Error("a request went to the worker that is asleep")
+		}
+	}
+	takes(a, 503)
+	f.order(t, "/sleep")
+	asleep(lines("true", "true", "true"))
+	if resp, text := f.post(t, chat); resp.StatusCode != 503 {
+		t.Errorf("all sleep: %d %s", resp.StatusCode, text)
+	}
+	if s := f.order(t, "/wake_up"); s.status != 200 || a.last() != "POST /wake_up" {
+		t.Errorf("%+v", s)
+	}
+	asleep(lines("false", "false", "false"))
+	takes(a, 200)
+	takes(b, 200)
+}
+
+func TestAnOrderThatFailsSaysWhichWorkerAndWhy(t *testing.T) {
+	refuses, lacks, gone := obeys(t), obeys(t), dead(t)
+	refuses.code, refuses.says, lacks.code = 400, "busy", 404
+	f := serve(t, nil, refuses.url, lacks.url, gone)
+	a := f.order(t, "/sleep")
+	if a.status != 502 || len(a.Workers) != 3 || !strings.Contains(a.Error.Message, "3 of 3") {
+		t.Fatalf("%+v", a)
+	}
+	for i, want := range []string{"busy", "VLLM_SERVER_DEV_MODE", "refused"} {
+		if a.Workers[i].OK || !strings.Contains(a.Workers[i].Answer, want) {
+			t.Errorf("%+v, want %s", a.Workers[i], want)
+		}
+	}
+	snapshot := f.fleet.Snapshot()
+	for i, asleep := range []bool{false, false, true} { // it is not known whether the third one fell asleep before it died
+		if w := snapshot.Workers()[i]; w.Asleep != asleep {
+			t.Errorf("%s is asleep: %v", w.URL, w.Asleep)
+		}
+	}
+	if a := f.order(t, "/sleep?worker=http://nobody:1"); a.status != 400 || a.Error.Code != "invalid_request" {
+		t.Errorf("%+v", a)
+	}
+	if a := serve(t, nil).order(t, "/flush_cache"); a.status != 503 {
+		t.Errorf("no workers: %+v", a)
+	}
+}
