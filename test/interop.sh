@@ -2,7 +2,8 @@
 # Installs the other side of the interoperability tests. Does nothing if everything is installed.
 #
 #   - Debian's python3-zmq (libzmq, 1 MB), as root.
-#   - The official OpenAI client for Python (60 MB), in an environment in …/warmpath/openai of the cache folder.
+#   - The official OpenAI and Anthropic clients for Python (70 MB), in an environment in …/warmpath/openai of the cache
+#     folder.
 #   - Where test/engines/setup.sh has installed vLLM: the Python modules of the vLLM 0.33.0 wheel (a download of 340 MB,
 #     60 MB stay in …/warmpath/wheels). A test makes the vectors in kvfeed/testdata again with these modules.
 set -euo pipefail
@@ -13,11 +14,11 @@ if ! /usr/bin/python3 -c 'import zmq' 2>/dev/null; then
   as_root apt-get update -qq
   as_root apt-get install -y -qq --no-install-recommends python3-zmq python3-venv >/dev/null
 fi
-if ! "$cache/openai/bin/python" -c 'import openai' 2>/dev/null; then
-  echo "interop: installing the OpenAI client into $cache/openai"
+if ! "$cache/openai/bin/python" -c 'import openai, anthropic' 2>/dev/null; then
+  echo "interop: installing the OpenAI and Anthropic clients into $cache/openai"
   mkdir -p "$cache"
   python3 -m venv "$cache/openai"
-  "$cache/openai/bin/pip" install -q --disable-pip-version-check 'openai==3.52.0'
+  "$cache/openai/bin/pip" install -q --disable-pip-version-check 'openai==3.52.0' 'anthropic==2.14.0'
 fi
 modules=$cache/wheels/vllm-0.33.0
 if [ -x "$cache/engines/vllm/venv/bin/python" ] && [ ! -d "$modules" ]; then
@@ -32,4 +33,4 @@ if [ -x "$cache/engines/vllm/venv/bin/python" ] && [ ! -d "$modules" ]; then
   fi
   rm -rf "$wheel"
 fi
-echo "interop: ready ($(/usr/bin/python3 -c 'import zmq; print("libzmq", zmq.zmq_version())'), openai $("$cache/openai/bin/python" -c 'import openai; print(openai.__version__)'))"
+echo "interop: ready ($(/usr/bin/python3 -c 'import zmq; print("libzmq", zmq.zmq_version())'), openai $("$cache/openai/bin/python" -c 'import openai, anthropic; print(openai.__version__, "anthropic", anthropic.__version__)'))"

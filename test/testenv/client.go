@@ -16,9 +16,9 @@ import (
 //go:embed driver.py
 var driver string
 
-// Client sends requests with the official OpenAI client for Python, so that tests see exactly the requests that this
-// client sends and the answers that it accepts. A Python process (the driver) runs the OpenAI client. The driver makes
-// one call after another. A Client is safe for concurrent use.
+// Client sends requests with the official OpenAI and Anthropic clients for Python, so that tests see exactly the
+// requests that these clients send and the answers that they accept. A Python process (the driver) runs the clients.
+// The driver makes one call after another. A Client is safe for concurrent use.
 type Client struct {
 	mu  sync.Mutex
 	in  io.WriteCloser
@@ -28,11 +28,16 @@ type Client struct {
 // Call is one request through the client. Body has the arguments of the OpenAI client's method. Extra has fields of the
 // body that the OpenAI client does not know.
 type Call struct {
-	Call    string            `json:"call"` // method: chat, completions or models
-	Base    string            `json:"base"` // base URL, which ends in /v1
+	Call    string            `json:"call"` // method: chat, completions, models, or any: see Any
+	Base    string            `json:"base"` // base URL, which ends in /v1 for the OpenAI client
 	Body    map[string]any    `json:"body,omitempty"`
 	Extra   map[string]any    `json:"extra,omitempty"`
 	Headers map[string]string `json:"headers,omitempty"`
+	// The next fields are for the call any. Client is openai or anthropic. Method is the client's method, such as
+	// responses.create. Args are the arguments without a name, and Body has those with a name.
+	Client string `json:"client,omitempty"`
+	Method string `json:"method,omitempty"`
+	Args   []any  `json:"args,omitempty"`
 }
 
 // Answer is the result of a call, as the OpenAI client returns it.
@@ -46,6 +51,9 @@ type Answer struct {
 	IDs       []string          `json:"ids"`
 	Extra     map[string]any    `json:"extra"` // fields of the response that the OpenAI client does not know
 	Error     *ClientError      `json:"error"`
+	// Value is the result of the call any. Events are the events of its stream.
+	Value  map[string]any   `json:"value"`
+	Events []map[string]any `json:"events"`
 }
 
 // Usage has the numbers of tokens that the engine reports.
@@ -126,6 +134,12 @@ func openaiPython() string {
 		}
 	}
 	return ""
+}
+
+// Any calls any method of a client.
+func (c *Client) Any(t testing.TB, base, client, method string, body map[string]any, args ...any) *Answer {
+	t.Helper()
+	return c.Do(t, Call{Call: "any", Base: base, Client: client, Method: method, Body: body, Args: args})
 }
 
 // Do makes one call and returns the OpenAI client's answer.
