@@ -26,6 +26,7 @@ type serveFlags struct {
 	targets                                     []discovery.Target
 	models                                      []inprocess.Path
 	allowHub                                    bool
+	engineWait                                  float64
 }
 
 func newServe() *cobra.Command {
@@ -80,6 +81,7 @@ finishes the requests under way, and then ends.`,
 	flags.StringArrayVar(&f.workers, "worker", nil, "`URL` of an engine, with the facts that the engine cannot report: URL[,events=ENDPOINT][,replay=ENDPOINT][,topic=TEXT][,model=NAME][,ranks=N][,label.NAME=VALUE]; repeatable")
 	flags.StringArrayVar(&f.modelPaths, "model-path", nil, "`[NAME=]DIR` with a model's tokenizer and chat template, or hub:ORG/NAME with --allow-hub; needed only if the router does not find the files; repeatable")
 	flags.BoolVar(&f.allowHub, "allow-hub", false, "download the files of hub:ORG/NAME models and of models that engines report; uses "+config.EnvHubToken+" and "+config.EnvHubEndpoint)
+	flags.Float64Var(&f.engineWait, "engine-wait-timeout-secs", d.Gateway.Hold.MaxWait.Seconds(), "`SECONDS` for which a request waits while no worker can take it; 0 answers 503 immediately")
 	flags.StringVar(&f.logLevel, "log-level", d.Telemetry.LogLevel, "`LEVEL`: debug, info, warn, error")
 	return c
 }
@@ -99,6 +101,9 @@ func (f *serveFlags) override(c *cobra.Command) func(*config.Config) {
 		}
 		if changed("log-level") {
 			cfg.Telemetry.LogLevel = f.logLevel
+		}
+		if changed("engine-wait-timeout-secs") {
+			cfg.Gateway.Hold.MaxWait = time.Duration(f.engineWait * float64(time.Second))
 		}
 		if len(f.targets) > 0 {
 			cfg.Workers = f.targets

@@ -121,6 +121,24 @@ func NoWorker(cause error) *Error {
 		Message: "no worker can take the request now; try again in a moment", Cause: cause}
 }
 
+// holdRetry is when a client should try again after its request was held, or could not be held. Active checks of
+// workers run every few seconds.
+const holdRetry = 5 * time.Second
+
+// HoldFull returns the error for a request when no worker can take it and no more requests are held (503).
+func HoldFull() *Error {
+	return &Error{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Code: "hold_full", RetryAfter: holdRetry,
+		Message: "no worker can take the request now, and too many requests wait for one; try again in " + seconds(holdRetry)}
+}
+
+// HoldTimeout returns the error for a request for which no worker was found as long as it may be held (503). cause is
+// why no worker could take it.
+func HoldTimeout(held time.Duration, cause error) *Error {
+	return &Error{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Code: "hold_timeout", RetryAfter: holdRetry,
+		Message: "no worker could take the request for " + held.Round(time.Millisecond).String() + "; try again in " +
+			seconds(holdRetry), Cause: cause}
+}
+
 // Saturated returns the error for a request when all workers are saturated (429).
 func Saturated(cause error) *Error {
 	return &Error{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: "saturated", RetryAfter: time.Second,

@@ -16,8 +16,8 @@ import (
 )
 
 // Reload reads the configuration again, and applies the changes that need no restart: workers, policies, service
-// levels and the queue. No request is dropped. It returns the changes, one line for each. Settings that need a restart
-// keep their values; Reload names and logs them. If it returns an error, nothing has changed.
+// levels, the queue and the hold. No request is dropped. It returns the changes, one line for each. Settings that need
+// a restart keep their values; Reload names and logs them. If it returns an error, nothing has changed.
 func (a *App) Reload() (changes []string, err error) {
 	defer func() { a.telemetry.Reloaded(err) }()
 	if a.options.Load == nil {
@@ -56,6 +56,10 @@ func (a *App) Reload() (changes []string, err error) {
 		a.gateway.UseQueue(next.Queue)
 		changes = append(changes, compareQueue(&a.cfg.Queue, &next.Queue))
 	}
+	if next.Gateway.Hold != a.cfg.Gateway.Hold {
+		a.gateway.UseHold(next.Gateway.Hold)
+		changes = append(changes, fmt.Sprintf("gateway.hold: %+v, was %+v", next.Gateway.Hold, a.cfg.Gateway.Hold))
+	}
 	in := *a.cfg
 	take(&in, next)
 	a.cfg = &in
@@ -78,7 +82,7 @@ func noWorkers(file string) error {
 
 // take copies settings from next to in: all settings that a reload applies. in is the configuration in force.
 func take(in, next *config.Config) {
-	in.Workers, in.Queue = next.Workers, next.Queue
+	in.Workers, in.Queue, in.Gateway.Hold = next.Workers, next.Queue, next.Gateway.Hold
 	in.Policy, in.Policies, in.ModelPolicies, in.RequestPolicies = next.Policy, next.Policies, next.ModelPolicies, next.RequestPolicies
 	in.Shadow, in.ShadowSample = next.Shadow, next.ShadowSample
 	in.ServiceLevels, in.ModelServiceLevels = next.ServiceLevels, next.ModelServiceLevels

@@ -223,6 +223,22 @@ func TestReloadTurnsTheQueueOn(t *testing.T) {
 	}
 }
 
+func TestReloadChangesTheHold(t *testing.T) {
+	r, log, reload := reloading(t)
+	changes := reload(func(c *config.Config) { c.Workers, c.Gateway.Hold.MaxWait = []discovery.Target{}, 0 })
+	if !slices.ContainsFunc(changes, func(c string) bool { return strings.HasPrefix(c, "gateway.hold: {MaxWait:0s ") }) || strings.Contains(log.String(), "restart") {
+		t.Errorf("reload says %q", changes)
+	}
+	resp, err := r.client.Post("http://"+r.Addr().String()+"/v1/completions", "application/json", strings.NewReader(`{"prompt":"a"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("%s with the hold off and no worker", resp.Status)
+	}
+}
+
 func TestReloadAsksControllersForPoliciesThatAreNew(t *testing.T) {
 	r, _, reload := reloading(t)
 	var polls, closed atomic.Int64

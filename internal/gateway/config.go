@@ -17,6 +17,8 @@ type Config struct {
 	// one that dies at the same time, and one more. If all three fail, the whole fleet has a problem, and more attempts
 	// only add load. 1 never retries.
 	Attempts int `yaml:"attempts"`
+	// Hold says how requests are held while no worker can take them. A reload applies changes.
+	Hold HoldConfig `yaml:"hold"`
 	// RequestTimeout is the longest time for a request, from its head to the last byte of the answer; then the request is
 	// ended. The default is 30 min, as in other gateways, because reasoning answers can be long. 0: no limit.
 	RequestTimeout time.Duration `yaml:"request_timeout"`
@@ -55,12 +57,13 @@ type Config struct {
 	DrainDelay time.Duration `yaml:"drain_delay"`
 }
 
-// DefaultConfig is the configuration without a file: headers are shown, three workers are tried, and a request may take
-// half an hour.
+// DefaultConfig is the configuration without a file: headers are shown, three workers are tried, a request is held for
+// up to 30 s while there is no worker, and may take half an hour.
 func DefaultConfig() Config {
 	return Config{
 		Headers:           true,
 		Attempts:          3,
+		Hold:              DefaultHoldConfig(),
 		RequestTimeout:    30 * time.Minute,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
@@ -82,6 +85,7 @@ func (c Config) Validate() error {
 		}
 	}
 	check(c.Attempts >= 1 && c.Attempts <= 16, "attempts: %d is outside 1..16", c.Attempts)
+	c.Hold.validate(check)
 	check(c.RequestTimeout >= 0, "request_timeout: %v is negative", c.RequestTimeout)
 	check(c.ReadHeaderTimeout > 0, "read_header_timeout: %v is not positive: half-open connections would stay for ever", c.ReadHeaderTimeout)
 	check(c.IdleTimeout > 0, "idle_timeout: %v is not positive", c.IdleTimeout)

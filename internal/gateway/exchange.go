@@ -33,6 +33,7 @@ const (
 	headerWorker    = "X-Warmpath-Worker"
 	headerMatch     = "X-Warmpath-Match"
 	headerTrust     = "X-Warmpath-Trust"
+	headerHeld      = "X-Warmpath-Held" // how long the request was held because no worker could take it
 	headerRequestID = "X-Request-Id"
 )
 
@@ -69,7 +70,8 @@ type exchange struct {
 	routed     bool            // a worker was asked: the request counts as finished, not as refused
 	next       *exchange       // the next exchange in the worker's roster, guarded by the roster's mutex
 	previous   *exchange
-	abort      bool // cut the client's connection at the end, so that the client sees no complete answer
+	holding
+	abort bool // cut the client's connection at the end, so that the client sees no complete answer
 }
 
 func newExchange(g *Gateway) *exchange {
@@ -102,6 +104,7 @@ func (x *exchange) end() {
 	clear(x.doubts)
 	clear(x.peers)
 	x.doubts, x.otherModel, x.opinions = x.doubts[:0], false, 0
+	x.holding = holding{}
 	x.prepared.reset()
 	x.g.exchanges.Put(x)
 	if abort {
@@ -164,6 +167,9 @@ func (x *exchange) forward(ctx context.Context) {
 			x.returnOpinion()
 			if x.rec.Attempts > 0 {
 				// The client gets the result of an attempt, which tells it more than an error without a worker.
+				if held := (*api.Error)(nil); !x.holdUntil.IsZero() && errors.As(err, &held) {
+					last = proxy.Result{Class: last.Class, Err: held}
+				}
 				x.settle(ctx, &last)
 				return
 			}
@@ -174,7 +180,10 @@ func (x *exchange) forward(ctx context.Context) {
 		result := x.try(ctx, d)
 		again := x.weigh(holder, worker, &result)
 		last = *better(&last, &result)
-		if !again || x.rec.Attempts >= x.g.cfg.Attempts || ctx.Err() != nil {
+		if result.Class == proxy.Refused {
+			x.unreachable(worker)
+		}
+		if !again || ctx.Err() != nil || x.rec.Attempts >= x.g.cfg.Attempts && !x.mayBeHeld(worker) {
 			x.settle(ctx, &last)
 			return
 		}
@@ -193,8 +202,21 @@ func describe(r *proxy.Result, worker string) string {
 	return fmt.Sprintf("%s: answered %d", retryReason(r), r.Status)
 }
 
-// route lets the router choose a worker. If all workers are saturated, the request waits first.
+// route lets the router choose a worker. While no worker can take the request, the request is held.
 func (x *exchange) route(ctx context.Context) (*warmpath.Decision, error) {
+	why := warmpath.ErrNoWorker
+	if h := x.g.hold; !h.behind(x) {
+		d, err := x.choose(ctx)
+		if err == nil || !h.takes(x, err) {
+			return d, err
+		}
+		why = err
+	}
+	return x.g.hold.wait(ctx, x, why)
+}
+
+// choose lets the router choose a worker. If all workers are saturated, the request waits in the queue first.
+func (x *exchange) choose(ctx context.Context) (*warmpath.Decision, error) {
 	w := x.g.waiting
 	if !w.on() {
 		return x.decide(ctx)
@@ -206,6 +228,7 @@ func (x *exchange) route(ctx context.Context) (*warmpath.Decision, error) {
 			return d, err
 		}
 	}
+	x.g.hold.queues(x)
 	return w.wait(ctx, x, pool)
 }
 
@@ -283,6 +306,7 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 	}
 	x.g.waiting.charge(d.Base, x.prepared.route.Tenant, d.Output())
 	x.g.waiting.freed()
+	x.g.hold.changed()
 	if result.Class == proxy.Success {
 		x.learnReporting(d.Worker, &result.Usage)
 	}

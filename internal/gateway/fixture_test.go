@@ -64,7 +64,8 @@ func serve(t testing.TB, change func(*settings), workers ...string) *fixture {
 	t.Helper()
 	s := settings{policy: "kv_aware", gateway: gateway.DefaultConfig(), body: proxy.DefaultBodyConfig(), tokens: tokens.DefaultConfig(),
 		facts: fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m", MaxModelLen: 4096}}, BlockSize: 16}}
-	s.tokens.Budget = 0 // no time for token ids: requests are routed by load, unless a test sets a budget
+	s.gateway.Hold.MaxWait = 0 // a request that no worker can take is answered immediately; the tests of the hold set it
+	s.tokens.Budget = 0        // no time for token ids: requests are routed by load, unless a test sets a budget
 	if change != nil {
 		change(&s)
 	}

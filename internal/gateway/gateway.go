@@ -56,6 +56,7 @@ type Gateway struct {
 	allowed    atomic.Pointer[allowed]
 	levels     atomic.Pointer[levels]
 	waiting    *waiting
+	hold       *hold
 	shadow     atomic.Pointer[shadow]
 	draining   atomic.Bool
 	reporting  sync.Map // fleet.WorkerID → struct{}: the workers that have reported cached tokens
@@ -79,6 +80,7 @@ func New(cfg Config, parts Parts) *Gateway {
 	g.AllowPolicies(nil)
 	g.UseServiceLevels(ServiceLevels{})
 	g.waiting = newWaiting(g, parts.Queue, parts.MaxRequests)
+	g.hold = newHold(g, cfg.Hold)
 	if parts.Tokens != nil {
 		parts.Tokens.Loads = g.loads
 	}
@@ -86,11 +88,12 @@ func New(cfg Config, parts Parts) *Gateway {
 	return g
 }
 
-// Drain makes /readiness answer 503, and refuses the requests that wait in the queue. All other requests are still
-// served. Serve calls Drain when its context ends.
+// Drain makes /readiness answer 503, and refuses the requests that wait in the queue or are held. All other requests
+// are still served. Serve calls Drain when its context ends.
 func (g *Gateway) Drain() {
 	g.draining.Store(true)
 	g.waiting.flush()
+	g.hold.flush()
 }
 
 // Serve answers requests on l until ctx ends. Then it drains. First readiness turns to 503. After DrainDelay, Serve
@@ -120,6 +123,7 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 	turns, stop := context.WithCancel(ctx)
 	var giving sync.WaitGroup
 	giving.Go(func() { g.waiting.run(turns) })
+	giving.Go(func() { g.hold.run(turns) })
 	giving.Go(func() { g.rescue(turns) })
 	defer giving.Wait()
 	defer stop()

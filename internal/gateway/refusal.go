@@ -35,7 +35,10 @@ func (x *exchange) refuse(err error) {
 // routeError turns the Router's error about a request into the error for the client. rank is -1 when the request did
 // not ask for a rank.
 func (g *Gateway) routeError(err error, model string, rank int) *api.Error {
+	var ready *api.Error
 	switch {
+	case errors.As(err, &ready):
+		return ready
 	case errors.Is(err, warmpath.ErrUnknownModel):
 		if waiting, workers := g.unheard(); waiting > 0 || workers == 0 {
 			return api.NoModelYet(model, waiting, workers)

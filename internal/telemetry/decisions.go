@@ -75,11 +75,13 @@ type Record struct {
 	Finish string `json:"finish,omitempty"`
 	Error  string `json:"error,omitempty"`
 	// The fields below are times in milliseconds. TokensMS is the wait for token ids. RouteMS is the time of all decisions
-	// about the request. QueueMS is the wait in the queue until a worker could take the request. FirstTokenMS and TotalMS
-	// are the times from Time to the first token and to the end.
+	// about the request. QueueMS is the wait in the queue while all workers were saturated. HeldMS is the time for which
+	// the request was held because no worker could take it. FirstTokenMS and TotalMS are the times from Time to the first
+	// token and to the end.
 	TokensMS     float64 `json:"tokens_ms"`
 	RouteMS      float64 `json:"route_ms"`
 	QueueMS      float64 `json:"queue_ms,omitempty"`
+	HeldMS       float64 `json:"held_ms,omitempty"`
 	FirstTokenMS float64 `json:"first_token_ms,omitempty"`
 	TotalMS      float64 `json:"total_ms"`
 }

@@ -37,6 +37,9 @@ type Telemetry struct {
 	inFlight   prometheus.Gauge
 	reloads    *prometheus.CounterVec
 	queued     *prometheus.HistogramVec
+	held       *prometheus.HistogramVec
+	holding    prometheus.Gauge
+	heldBytes  prometheus.Gauge
 	branches   *prometheus.CounterVec
 	shadowed   *prometheus.CounterVec
 	shadowDiff *prometheus.HistogramVec
@@ -72,7 +75,7 @@ func New(cfg Config) *Telemetry {
 	t.makeDecisionMetrics()
 	t.registry.MustRegister(
 		t.requests, t.retries, t.refused, t.firstToken, t.total, t.routing, t.tokens, t.tokenWait, t.tokenAsked,
-		t.difference, t.compared, t.panics, t.inFlight, t.reloads, t.queued, t.branches, t.shadowed, t.shadowDiff, t.shadowCost, t.levels,
+		t.difference, t.compared, t.panics, t.inFlight, t.reloads, t.queued, t.held, t.holding, t.heldBytes, t.branches, t.shadowed, t.shadowDiff, t.shadowCost, t.levels,
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
@@ -116,6 +119,12 @@ func (t *Telemetry) makeRequestMetrics() {
 func (t *Telemetry) makeQueueMetrics() {
 	t.queued = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_queue_wait_seconds",
 		Help: "Time that requests waited in the queue, by how the wait ended: routed, timeout, client_gone, drained, failed (there is no worker any more), shed (its place went to another tenant), full and too_long (the request was refused without a wait).", Buckets: latencyBuckets}, []string{"outcome"})
+	t.held = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_hold_wait_seconds",
+		Help: "Time for which requests were held because no worker could take them, by how it ended: routed, timeout, client_gone, drained, failed (another error), released (a reload turned the hold off), full (the request was refused without a wait).", Buckets: latencyBuckets}, []string{"outcome"})
+	t.holding = prometheus.NewGauge(prometheus.GaugeOpts{Name: "warmpath_held_requests",
+		Help: "Requests that are held now because no worker can take them."})
+	t.heldBytes = prometheus.NewGauge(prometheus.GaugeOpts{Name: "warmpath_held_bytes",
+		Help: "Memory of the bodies of requests that are held now."})
 }
 
 func (t *Telemetry) makeDecisionMetrics() {
@@ -152,6 +161,17 @@ func (t *Telemetry) Decided(policy, branch string) { t.branches.WithLabelValues(
 // Queued counts a request that waited for a worker, or that the queue refused, by the outcome.
 func (t *Telemetry) Queued(outcome string, wait time.Duration) {
 	t.queued.WithLabelValues(outcome).Observe(wait.Seconds())
+}
+
+// Held counts a request that was held because no worker could take it, or could not be held, by the outcome.
+func (t *Telemetry) Held(outcome string, wait time.Duration) {
+	t.held.WithLabelValues(outcome).Observe(wait.Seconds())
+}
+
+// Holding adds to the number of requests that are held now, and to the bytes of their bodies.
+func (t *Telemetry) Holding(requests int, bytes int64) {
+	t.holding.Add(float64(requests))
+	t.heldBytes.Add(float64(bytes))
 }
 
 func (t *Telemetry) makeTokenMetrics() {
