@@ -64,8 +64,12 @@ type Config struct {
 
 	HideCachedTokens bool  // answers have no prompt_tokens_details, as without --enable-prompt-tokens-details or --enable-cache-report
 	ScaleOut         bool  // the render endpoints work (vLLM's --enable-scale-out); false: they answer 403
+	NoPrefixCaching  bool  // no block is used again and no events are published, as with --no-enable-prefix-caching or --disable-radix-cache
 	HideEventSources bool  // /kv_event_sources answers 404, and kv_events in /server_info is null, as with older engines
 	BodyLimit        int64 // largest request body in bytes
+
+	HashSeed  string        // seed of vLLM's hashes (PYTHONHASHSEED); "": vLLM's fixed seed, block.DefaultSeed
+	ClockSkew time.Duration // how far the engine's clock is ahead, in the times of event messages
 
 	Faults Faults // faults at the start; SetFaults changes them
 

@@ -1,7 +1,9 @@
 package mockengine
 
 import (
+	"cmp"
 	"crypto/sha256"
+	"sync/atomic"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/internal/engine"
@@ -11,7 +13,7 @@ import (
 // hash covers the adapter's path and a tag before the salt; events contain neither path nor tag. If the block size is
 // invalid, engineHash returns nil.
 func engineHash(c *Config) engine.HashFunc {
-	chain := block.EngineChain{Algorithm: block.VLLMSHA256CBOR, Size: c.BlockSize, Seed: block.DefaultSeed}
+	chain := block.EngineChain{Algorithm: block.VLLMSHA256CBOR, Size: c.BlockSize, Seed: cmp.Or(c.HashSeed, block.DefaultSeed)}
 	if c.Kind == SGLang {
 		chain = block.EngineChain{Algorithm: block.SGLangSHA256, Size: c.BlockSize}
 	}
@@ -19,6 +21,7 @@ func engineHash(c *Config) engine.HashFunc {
 	if err != nil {
 		return nil // engine.New returns the error for the block size
 	}
+	var requests atomic.Uint64
 	return func(dst []engine.Hash, r *engine.Request, tokens []block.Token) []engine.Hash {
 		start := len(dst) * c.BlockSize
 		n := (len(tokens) - start) / c.BlockSize
@@ -28,6 +31,9 @@ func engineHash(c *Config) engine.HashFunc {
 		parent := r.HashState
 		if start == 0 {
 			parent = chainRoot(hasher, c.Kind, &r.Scope)
+			if c.NoPrefixCaching { // blocks with a root of their own match no other request
+				parent = block.NewDigest64(requests.Add(1))
+			}
 		}
 		var extra [][]block.ExtraKey
 		if c.Kind == VLLM {

@@ -70,11 +70,15 @@ func (l *life) metrics(w http.ResponseWriter, _ *http.Request) {
 // of all ranks in num_gpu_blocks, but the cache size of one rank in kv_cache_size_tokens.
 func (l *life) vllmInfo(b *strings.Builder, stats []engine.Stats) {
 	b.WriteString("# TYPE vllm:cache_config_info gauge\n")
+	caching := "True"
+	if l.cfg.NoPrefixCaching {
+		caching = "False"
+	}
 	for i := range stats {
-		fmt.Fprintf(b, "vllm:cache_config_info{block_size=\"%d\",cache_dtype=\"auto\",enable_prefix_caching=\"True\",engine=\"%d\","+
+		fmt.Fprintf(b, "vllm:cache_config_info{block_size=\"%d\",cache_dtype=\"auto\",enable_prefix_caching=%q,engine=\"%d\","+
 			"gpu_memory_utilization=\"0.9\",kv_cache_size_tokens=\"%d\",num_cpu_blocks=\"None\",num_gpu_blocks=\"%d\",num_gpu_blocks_override=\"None\","+
 			"prefix_caching_hash_algo=\"sha256\",prefix_match_unit=\"None\",sliding_window=\"None\"} 1\n",
-			l.cfg.BlockSize, i, (l.cfg.Blocks-1)*l.cfg.BlockSize, l.cfg.Blocks*len(stats))
+			l.cfg.BlockSize, caching, i, (l.cfg.Blocks-1)*l.cfg.BlockSize, l.cfg.Blocks*len(stats))
 	}
 	if len(l.cfg.LoRA) > 0 {
 		fmt.Fprintf(b, "# TYPE vllm:lora_requests_info "+

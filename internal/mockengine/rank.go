@@ -54,7 +54,7 @@ func (l *life) startRanks(known []EventSource) ([]EventSource, error) {
 			return nil, err
 		}
 		r := &rank{id: id, life: l, engine: model, wake: make(chan struct{}, 1)}
-		if l.cfg.Events != "" {
+		if l.cfg.Events != "" && !l.cfg.NoPrefixCaching {
 			source, err := r.openPublisher(known, events, replay)
 			if err != nil {
 				return nil, err

@@ -68,6 +68,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make mock engine: %w", err)
 	}
+	wire.skew = cfg.ClockSkew
 	if _, err := engine.New(engineConfig(&cfg)); err != nil {
 		return nil, err // the error's text already begins with "make engine"
 	}

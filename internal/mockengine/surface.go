@@ -240,7 +240,7 @@ func (l *life) serverInfo(w http.ResponseWriter, _ *http.Request) {
 		"model_path": l.cfg.Model, "served_model_name": l.cfg.Model, "page_size": l.cfg.BlockSize, "dp_size": l.cfg.Ranks,
 		"context_length": l.ranks[0].engine.MaxModelLen(), "max_total_num_tokens": (l.cfg.Blocks - 1) * l.cfg.BlockSize,
 		"version": l.cfg.Version, "internal_states": []any{}, "kv_events": nil,
-		"enable_cache_report": !l.cfg.HideCachedTokens,
+		"enable_cache_report": !l.cfg.HideCachedTokens, "disable_radix_cache": l.cfg.NoPrefixCaching,
 	}
 	if sources := l.server.Sources(); len(sources) > 0 && !l.cfg.HideEventSources {
 		host, port := splitEndpoint(sources[0].Endpoint)

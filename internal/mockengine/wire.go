@@ -23,6 +23,7 @@ type encoder struct {
 	// Python's hash of the page's tokens alone, without the pages before. No router can use such events. The mock engine
 	// writes such events so that tests can show this.
 	unchained bool
+	skew      time.Duration // added to the time of each message
 }
 
 // batch is the reusable memory for one rank's payloads.
@@ -100,7 +101,7 @@ func replaysWithoutTopic(name string) bool {
 
 // encode returns the payload of events as one batch. The payload is valid until the next call with the same b.
 func (c *encoder) encode(b *batch, rank int, events []engine.Event) []byte {
-	b.kv.Time = float64(time.Now().UnixMicro()) / 1e6
+	b.kv.Time = float64(time.Now().Add(c.skew).UnixMicro()) / 1e6
 	b.kv.Rank, b.kv.HasRank = rank, true
 	b.kv.Events, b.hashes, b.features = b.kv.Events[:0], b.hashes[:0], b.features[:0]
 	for i := range events {
