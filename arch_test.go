@@ -24,7 +24,7 @@ var layers = [][]string{
 	{"internal/app"},
 	{"internal/config"}, // embeds every component's own Config
 	{"internal/admin"},
-	{"internal/gateway", "internal/mockengine", "internal/sim", "internal/loadgen"},
+	{"internal/gateway", "internal/mockengine", "internal/sim", "internal/loadgen", "internal/doctor"},
 	{"internal/tokens/inprocess", "internal/telemetry"},
 	{"internal/proxy", "kvfeed", "internal/discovery", "internal/tokens", "internal/report"},
 	{"internal/api", "internal/queue", "internal/engine", "internal/workload"},
@@ -187,7 +187,7 @@ func TestCoreTouchesNothing(t *testing.T) {
 
 // maxPackages bounds the number of packages of this module, as `go list ./...` counts them. If a package has a single
 // caller, its code should be a file in the caller's package. A higher bound needs a design page with the reason.
-const maxPackages = 35
+const maxPackages = 40
 
 // TestTheArchitectureNamesThePackagesThatExist checks that ARCHITECTURE.md, the tables of this file, and the folders
 // have the same packages.

@@ -79,7 +79,7 @@ Then "warmpath serve --worker URL" with your engines.`,
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usageError{flagError(c, err)} })
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(newServe(), newExplain(), newMock(), newDemo(), newConfig(), newVersion())
-	root.AddCommand(newTokenize(), newTemplate())
+	root.AddCommand(newDoctor(), newTokenize(), newTemplate())
 	root.AddCommand(newSim(), newPlan())
 	root.AddCommand(newWorkload(), newLoad(), newCalibrate(), newReportCommand())
 	return root

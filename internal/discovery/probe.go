@@ -23,6 +23,8 @@ type Report struct {
 	Seed int64
 	// Guessed means that the worker did not report the endpoint of its events: the engine's default port is assumed.
 	Guessed bool
+	// CachingOff means that the worker reported that its prefix cache is off.
+	CachingOff bool
 	// Notes say which facts are unknown or assumed, and which questions were tried.
 	Notes []string
 }

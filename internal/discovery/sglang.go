@@ -98,6 +98,7 @@ func (p *probe) sglang(info *serverInfo) {
 	if f.BlockSize > 0 {
 		f.BlocksPerRank = max(info.MaxTokens, 0) / f.BlockSize
 	}
+	p.CachingOff = info.DisableRadix
 	if info.DisableRadix {
 		p.note("the worker's prefix cache is off (disable_radix_cache)")
 	}

@@ -16,11 +16,11 @@ const vllmDefaultPort = "tcp://*:5557"
 
 func (p *probe) vllm(ctx context.Context) {
 	sources, known := p.vllmSources(ctx)
-	caching := p.vllmCache(ctx)
+	p.CachingOff = p.vllmCache(ctx) == "False"
 	switch {
 	case known:
 		p.vllmEvents(sources)
-	case caching == "False":
+	case p.CachingOff:
 		p.note("prefix caching is off, so there are no KV events")
 	case p.target.Events == "":
 		p.Guessed = true
