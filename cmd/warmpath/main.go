@@ -41,7 +41,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	context.AfterFunc(ctx, stop)
 
 	root := newRoot()
-	root.SetArgs(args)
+	root.SetArgs(joinValues(args))
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	command, err := root.ExecuteContextC(ctx)
@@ -97,7 +97,11 @@ func flagError(c *cobra.Command, err error) error {
 		return err
 	}
 	var known []string
-	c.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, "--"+f.Name) })
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			known = append(known, "--"+f.Name)
+		}
+	})
 	return fmt.Errorf("%w%s", err, config.Meant("--"+unknown.GetSpecifiedName(), known))
 }
 

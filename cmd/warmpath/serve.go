@@ -48,6 +48,8 @@ engine reports or in the Hugging Face cache, and if the ids equal the engine's. 
 says so and what to do.
 
 Service levels are set in the file (service_levels; docs/configure.md).
+The flags of sglang-router, SMG, vllm-router and Dynamo that mean a setting of this router work, too
+(docs/migrate.md); the log says which setting each of them became.
 Flags override the file. SIGHUP or POST /admin/reload reads the file again. After SIGTERM the router
 finishes the requests under way, and then ends.`,
 		Args: noArgs,
@@ -83,12 +85,14 @@ finishes the requests under way, and then ends.`,
 	flags.BoolVar(&f.allowHub, "allow-hub", false, "download the files of hub:ORG/NAME models and of models that engines report; uses "+config.EnvHubToken+" and "+config.EnvHubEndpoint)
 	flags.Float64Var(&f.engineWait, "engine-wait-timeout-secs", d.Gateway.Hold.MaxWait.Seconds(), "`SECONDS` for which a request waits while no worker can take it; 0 answers 503 immediately")
 	flags.StringVar(&f.logLevel, "log-level", d.Telemetry.LogLevel, "`LEVEL`: debug, info, warn, error")
+	addForeign(flags)
 	return c
 }
 
 // override returns a function that applies the given flags to a configuration.
 func (f *serveFlags) override(c *cobra.Command) func(*config.Config) {
 	changed := c.Flags().Changed
+	given := givenForeign(c.Flags())
 	return func(cfg *config.Config) {
 		if changed("listen") {
 			cfg.Listen = f.listen
@@ -114,6 +118,7 @@ func (f *serveFlags) override(c *cobra.Command) func(*config.Config) {
 		if changed("allow-hub") {
 			cfg.Hub.Allow = f.allowHub
 		}
+		_, _ = config.ApplyForeign(cfg, given) // checkForeign has reported the errors
 	}
 }
 
@@ -125,6 +130,10 @@ or try without an engine:     warmpath demo
 or start a mock engine first: warmpath mock --listen 127.0.0.1:8000`)
 
 func serve(c *cobra.Command, f *serveFlags) error {
+	mapped, err := f.checkForeign(c)
+	if err != nil {
+		return err
+	}
 	load := func() (*config.Config, error) { return config.Load(f.file, f.override(c)) }
 	cfg, err := load()
 	if err != nil {
@@ -140,6 +149,7 @@ func serve(c *cobra.Command, f *serveFlags) error {
 	if err != nil {
 		return err
 	}
+	logForeign(log, mapped)
 	if len(cfg.Workers) == 0 {
 		log.Warn("the file lists no workers, so every request is refused: add them (workers: [{url: http://gpu-1:8000}]) and reload (SIGHUP or POST /admin/reload)",
 			"file", f.file)

@@ -1,0 +1,243 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/warmpath/warmpath/internal/discovery"
+)
+
+// The routers whose flags are in the table.
+const (
+	others = "SMG, sglang-router and vllm-router"
+	sglang = "SMG and sglang-router"
+	smg    = "SMG"
+	vllm   = "vllm-router"
+	stack  = "vLLM's production stack"
+	dynamo = "Dynamo"
+)
+
+// ForeignFlags returns the table of flags of other routers: SMG 1.13 (smg/router_args.py), sglang-router 0.3.2
+// (sglang_router/router_args.py), vllm-router 0.1.17 (vllm_router/router_args.py), vLLM's production stack
+// (src/vllm_router/parsers/parser.py) and Dynamo (components/src/dynamo/frontend).
+func ForeignFlags() []ForeignFlag {
+	return slices.Concat(mappedFlags(), policyFlags(), dynamoFlags(), unlikeFlags(), refusedFlags())
+}
+
+// mappedFlags are the flags that mean a setting outside of the policy.
+func mappedFlags() []ForeignFlag {
+	one := func(name, of string, apply func(*foreign, []string) (string, error)) ForeignFlag {
+		return ForeignFlag{Name: name, Of: of, apply: apply}
+	}
+	many := func(name, of string, apply func(*foreign, []string) (string, error)) ForeignFlag {
+		return ForeignFlag{Name: name, Of: of, Form: ManyValues, apply: apply}
+	}
+	alone := func(name, of string, apply func(*foreign, []string) (string, error)) ForeignFlag {
+		return ForeignFlag{Name: name, Of: of, Form: NoValue, apply: apply}
+	}
+	return []ForeignFlag{
+		many("worker-urls", others, (*foreign).workers),
+		one("static-backends", stack, (*foreign).workers),
+		one("intra-node-data-parallel-size", vllm, func(f *foreign, values []string) (string, error) {
+			n, err := wholeNumber(values)
+			if err != nil {
+				return "", err
+			}
+			return f.each(fmt.Sprintf("ranks of all workers: %d", n), func(t *discovery.Target) { t.Ranks = n })
+		}),
+		many("kv-event-source", vllm, eventSource("events", func(t *discovery.Target) *string { return &t.Events })),
+		many("kv-event-replay-source", vllm, eventSource("replay", func(t *discovery.Target) *string { return &t.Replay })),
+		one("kv-event-model", vllm, func(f *foreign, values []string) (string, error) {
+			return f.each("model of all workers: "+strings.Join(values, ""), func(t *discovery.Target) { t.Model = strings.Join(values, "") })
+		}),
+		{Name: "api-key", Of: others, Advice: "others on this machine can see command lines: write the key into the file (workers: [{url: …, api_key: …}])",
+			apply: func(f *foreign, values []string) (string, error) {
+				return f.each("api_key of all workers", func(t *discovery.Target) { t.APIKey = strings.Join(values, "") })
+			}},
+		one("host", others, addressPart("listen", false, func(c *Config) *string { return &c.Listen })),
+		one("port", others, addressPart("listen", true, func(c *Config) *string { return &c.Listen })),
+		one("http-host", dynamo, addressPart("listen", false, func(c *Config) *string { return &c.Listen })),
+		one("http-port", dynamo, addressPart("listen", true, func(c *Config) *string { return &c.Listen })),
+		one("prometheus-host", others, addressPart("admin.listen", false, func(c *Config) *string { return &c.Admin.Listen })),
+		one("prometheus-port", others, addressPart("admin.listen", true, func(c *Config) *string { return &c.Admin.Listen })),
+		one("request-timeout-secs", others, seconds("gateway.request_timeout", func(c *Config) *time.Duration { return &c.Gateway.RequestTimeout })),
+		one("shutdown-grace-period-secs", sglang, seconds("gateway.drain_timeout", func(c *Config) *time.Duration { return &c.Gateway.DrainTimeout })),
+		one("header-read-timeout-secs", smg, seconds("gateway.read_header_timeout", func(c *Config) *time.Duration { return &c.Gateway.ReadHeaderTimeout })),
+		one("idle-connection-timeout-secs", smg, seconds("gateway.idle_timeout", func(c *Config) *time.Duration { return &c.Gateway.IdleTimeout })),
+		one("upstream-pool-idle-timeout-secs", smg, seconds("proxy.idle_timeout", func(c *Config) *time.Duration { return &c.Proxy.IdleTimeout })),
+		one("stream-body-stall-timeout-secs", smg, seconds("proxy.stream_idle_timeout", func(c *Config) *time.Duration { return &c.Proxy.StreamIdleTimeout })),
+		one("max-payload-size", others, wholeTo("body.max_bytes", 0, func(c *Config) *int64 { return &c.Body.MaxBytes })),
+		one("queue-size", others, wholeTo("queue.max_requests (it counts if queue.order is not off)", 0, func(c *Config) *int { return &c.Queue.MaxRequests })),
+		one("queue-timeout-secs", others, seconds("queue.max_wait (it counts if queue.order is not off)", func(c *Config) *time.Duration { return &c.Queue.MaxWait })),
+		one("retry-max-retries", others, wholeTo("gateway.attempts", 1, func(c *Config) *int { return &c.Gateway.Attempts })),
+		alone("disable-retries", others, constant("gateway.attempts: 1", func(c *Config) { c.Gateway.Attempts = 1 })),
+		one("cb-failure-threshold", others, wholeTo("breaker.failures", 0, func(c *Config) *int { return &c.Breaker.Failures })),
+		one("cb-timeout-duration-secs", others, func(f *foreign, values []string) (string, error) {
+			setting, err := seconds("breaker.delay", func(c *Config) *time.Duration { return &c.Breaker.Delay })(f, values)
+			f.Breaker.MaxDelay = max(f.Breaker.MaxDelay, f.Breaker.Delay)
+			return setting, err
+		}),
+		one("health-failure-threshold", others, wholeTo("health.misses", 0, func(c *Config) *int { return &c.Health.Misses })),
+		one("health-check-timeout-secs", others, seconds("health.timeout", func(c *Config) *time.Duration { return &c.Health.Timeout })),
+		one("health-check-interval-secs", others, seconds("health.interval", func(c *Config) *time.Duration { return &c.Health.Interval })),
+		one("health-check-endpoint", others, func(_ *foreign, values []string) (string, error) {
+			if strings.Join(values, "") != "/health" {
+				return "", fmt.Errorf("the router always asks /health: put a proxy that answers /health in front of the engine")
+			}
+			return "GET /health, as always", nil
+		}),
+		alone("log-json", smg, constant("telemetry.log_format: json", func(c *Config) { c.Telemetry.LogFormat = "json" })),
+		one("tenant-header-name", smg, func(f *foreign, values []string) (string, error) {
+			f.Gateway.TenantHeader = strings.Join(values, "")
+			return "gateway.tenant_header: " + f.Gateway.TenantHeader, nil
+		}),
+		many("routing-key-headers", smg, sessionHeaders),
+		one("session-key", stack, sessionHeaders),
+	}
+}
+
+func sessionHeaders(f *foreign, values []string) (string, error) {
+	f.Gateway.SessionHeaders = slices.Clone(values)
+	return "gateway.session_headers: " + strings.Join(values, ", "), nil
+}
+
+// policyFlags are the flags that are a parameter of a policy with the same formula.
+func policyFlags() []ForeignFlag {
+	p := func(name, of, kind, key string) ForeignFlag {
+		return ForeignFlag{Name: name, Of: of, apply: parameter(kind, key, "", nil)}
+	}
+	return []ForeignFlag{
+		{Name: "routing-logic", Of: stack, apply: (*foreign).routerMode},
+		p("cache-threshold", others, "cache_aware", "cache_threshold"),
+		p("cache-match-threshold", smg, "cache_aware", "cache_threshold"),
+		p("balance-abs-threshold", others, "cache_aware", "balance_abs_threshold"),
+		p("spill-abs-threshold", smg, "cache_aware", "balance_abs_threshold"),
+		p("balance-rel-threshold", others, "cache_aware", "balance_rel_threshold"),
+		p("spill-rel-threshold", smg, "cache_aware", "balance_rel_threshold"),
+		p("balance-token-usage-threshold", smg, "cache_aware", "balance_token_usage_threshold"),
+		p("overload-token-usage-threshold", smg, "cache_aware", "overload_token_usage_threshold"),
+		p("eviction-interval-secs", others, "cache_aware", "eviction_interval_secs"),
+		p("max-tree-size", others, "cache_aware", "max_tree_size"),
+		p("prefix-token-count", smg, "prefix_hash", "prefix_token_count"),
+		p("prefix-hash-load-factor", smg, "prefix_hash", "load_factor"),
+		p("least-load-default-throughput", smg, "smg_least_load", "throughput"),
+		p("bucket-adjust-interval-secs", sglang, "bucket", "bucket_adjust_interval_secs"),
+		p("max-idle-secs", sglang, "manual", "max_idle_secs"),
+		p("sticky-key-idle-secs", smg, "manual", "max_idle_secs"),
+		p("assignment-mode", sglang, "manual", "assignment_mode"),
+	}
+}
+
+// dynamoFlags are the flags of Dynamo's frontend. The names without router- are those of older versions.
+func dynamoFlags() []ForeignFlag {
+	p := func(name, key string) ForeignFlag {
+		return ForeignFlag{Name: name, Of: dynamo, apply: parameter("kv", key, "", nil)}
+	}
+	onOff := func(name, key, value string) ForeignFlag {
+		return ForeignFlag{Name: name, Of: dynamo, Form: NoValue, apply: parameter("kv", key, value, nil)}
+	}
+	return []ForeignFlag{
+		{Name: "router-mode", Of: dynamo, apply: (*foreign).routerMode},
+		p("kv-overlap-score-weight", "overlap_score_weight"),
+		p("router-kv-overlap-score-weight", "overlap_score_weight"),
+		p("router-kv-overlap-score-credit", "overlap_score_credit"),
+		p("router-kv-overlap-score-credit-decay", "overlap_score_credit_decay"),
+		p("router-prefill-load-scale", "prefill_load_scale"),
+		p("router-host-cache-hit-weight", "host_cache_hit_weight"),
+		p("router-disk-cache-hit-weight", "disk_cache_hit_weight"),
+		p("router-decode-active-request-weight", "decode_active_request_weight"),
+		p("router-temperature", "router_temperature"),
+		onOff("kv-events", "use_kv_events", "true"), onOff("no-kv-events", "use_kv_events", "false"),
+		onOff("router-kv-events", "use_kv_events", "true"), onOff("no-router-kv-events", "use_kv_events", "false"),
+		{Name: "router-ttl-secs", Of: dynamo, apply: parameter("kv", "router_ttl", "", secondsText)},
+		onOff("router-track-active-blocks", "track_active_blocks", "true"), onOff("no-router-track-active-blocks", "track_active_blocks", "false"),
+		onOff("router-track-output-blocks", "track_output_blocks", "true"), onOff("no-router-track-output-blocks", "track_output_blocks", "false"),
+		onOff("router-track-prefill-tokens", "track_prefill_tokens", "true"), onOff("no-router-track-prefill-tokens", "track_prefill_tokens", "false"),
+		{Name: "kv-cache-block-size", Of: dynamo, apply: wholeTo("routing.block_size", 0, func(c *Config) *int { return &c.Routing.BlockSize })},
+	}
+}
+
+// unlikeFlags are flags without a counterpart whose effect routing does not need.
+func unlikeFlags() (all []ForeignFlag) {
+	for _, row := range []struct {
+		names, of string
+		form      FlagForm
+		advice    string
+	}{
+		{"kv-event-block-size block-size", "vllm-router and SMG", OneValue, "leave it out: the router reads the block size from the engines (routing.block_sizes corrects it)"},
+		{"dp-aware", sglang, NoValue, "leave it out: the router asks each worker for its ranks, and chooses the rank of each request"},
+		{"enable-igw", others, NoValue, "leave it out: each request goes to the workers that serve its model"},
+		{"max-concurrent-requests", others, OneValue, "routing.max_requests limits each worker, and queue.order lets further requests wait; tenants have limits of their own"},
+		{"rate-limit-tokens-per-second", others, OneValue, "give limits to tenants, in the file"},
+		{"retry-initial-backoff-ms retry-max-backoff-ms retry-backoff-multiplier retry-jitter-factor", others, OneValue,
+			"leave it out: a retry goes to another worker, immediately"},
+		{"cb-success-threshold cb-window-duration-secs", others, OneValue, "leave it out: one good trial closes the breaker; breaker.delay and breaker.max_delay say when it is tried"},
+		{"disable-circuit-breaker", others, NoValue, "breaker.failures: 1000000 has nearly this effect; a request then also goes to a worker whose connections fail"},
+		{"health-success-threshold", others, OneValue, "leave it out: a worker is healthy after one good answer, and gets its share of requests slowly"},
+		{"disable-health-check", others, NoValue, "health.interval: 1h asks rarely; without checks a dead worker is found only by failed requests"},
+		{"worker-startup-timeout-secs worker-startup-check-interval", others, OneValue, "leave it out: the router starts at once, and asks a worker until it answers (health.retry)"},
+		{"log-dir", others, OneValue, "the log goes to standard error: let systemd or the container's runtime keep it"},
+		{"request-id-headers", others, ManyValues, "leave it out: headers with request ids pass through"},
+		{"prometheus-duration-buckets", sglang, ManyValues, "leave it out: the histograms have fixed buckets (docs/operate.md)"},
+		{"cors-allowed-origins", others, ManyValues, "answer CORS in a proxy in front of the router"},
+		{"static-models", stack, OneValue, "leave it out: the router asks the workers for their models; or --worker URL,model=NAME"},
+		{"kv-penalty-host kv-penalty-external kv-penalty-disk", vllm, OneValue, "set routing.tier_weights in the file: 1 minus the penalty"},
+		{"kv-aware-session-affinity-ttl-secs", vllm, OneValue, "--policy session_affinity:ttl=TIME keeps sessions together; the cache-aware policies do so by the cache"},
+		{"worker-overload-waiting-requests worker-overload-token-usage", smg, OneValue, "set queue.max_waiting or queue.max_kv_used in the file, with queue.order"},
+		{"tokenizer-cache-l0-max-entries tokenizer-cache-l0-max-memory tokenizer-cache-l1-max-memory", sglang, OneValue, "tokens.cache_bytes bounds the remembered ids"},
+		{"tokenizer-cache-enable-l0 tokenizer-cache-enable-l1 disable-tokenizer-autoload", sglang, NoValue, "leave it out: ids are remembered (tokens.cache_bytes)"},
+		{"tokenizer-path", sglang, OneValue, "name the folder of the model's files: --model-path DIR"},
+		{"reasoning-parser tool-call-parser chat-template backend", sglang, OneValue, "leave it out: the engine parses and renders; give these flags to the engine"},
+		{"router-replica-sync", dynamo, NoValue, "leave it out: each router reads all events, and the engines' load reports (reports)"},
+		{"router-session-affinity-ttl-secs", dynamo, OneValue, "--policy session_affinity:ttl=TIME keeps sessions together"},
+		{"router-queue-threshold router-queue-policy busy-threshold active-decode-blocks-threshold active-prefill-tokens-threshold", dynamo, OneValue,
+			"set queue.order, and queue.max_backlog or queue.max_kv_used, in the file"},
+		{"router-event-threads router-predicted-ttl-secs router-min-initial-workers", dynamo, OneValue, "leave it out: routing.speculative_ttl says how long a sent prompt is expected in a cache"},
+		{"migration-limit migration-max-seq-len", dynamo, OneValue, "the recovery of streams is a setting of the gateway (docs/configure.md)"},
+		{"router-assume-kv-reuse", dynamo, NoValue, "leave it out: requests under way that share a prefix are counted once"},
+	} {
+		for name := range strings.FieldsSeq(row.names) {
+			all = append(all, ForeignFlag{Name: name, Of: row.of, Form: row.form, Advice: row.advice})
+		}
+	}
+	return all
+}
+
+// refusedFlags are flags without whose effect requests would go elsewhere, or be less protected.
+func refusedFlags() (all []ForeignFlag) {
+	for _, row := range []struct {
+		names, of string
+		form      FlagForm
+		advice    string
+	}{
+		{"pd-disaggregation epd-disaggregation vllm-pd-disaggregation mini-lb", others, NoValue,
+			"the router sends a whole request to one worker: keep the router that you have for prefill and decode workers, or name workers that do both"},
+		{"prefill decode encode prefill-selector decode-selector encode-selector", others, ManyValues, "name workers that do prefill and decode: --worker URL"},
+		{"prefill-policy decode-policy encode-policy", others, OneValue, "name one policy: --policy NAME"},
+		{"vllm-discovery-address kv-connector pd-kv-events", vllm, OneValue, "name workers that do prefill and decode: --worker URL"},
+		{"service-discovery", others, NoValue, "name the workers by --worker URL or in the file; the file is read again after SIGHUP or POST /admin/reload"},
+		{"selector", others, ManyValues, "name the workers by --worker URL or in the file"},
+		{"service-discovery-port service-discovery-namespace discovery-provider discovery-file", others, OneValue, "name the workers by --worker URL or in the file"},
+		{"discovery-backend request-plane event-plane namespace namespace-prefix", dynamo, OneValue, "name the engines' own HTTP addresses: --worker URL"},
+		{"use-remote-indexer serve-indexer decode-fallback admission-control load-aware", dynamo, NoValue, "leave the flag out: each router has an index of its own"},
+		{"router-policy-config router-prefill-policy router-decode-policy", dynamo, OneValue, "describe policies in the file (docs/policies.md)"},
+		{"tls-cert-path tls-key-path client-cert-path client-key-path", sglang, OneValue, "set TLS in the file (docs/configure.md), or put a proxy in front"},
+		{"ca-cert-paths", sglang, ManyValues, "set the CA in the file (docs/configure.md)"},
+		{"tenant-api-key jwt-issuer jwt-audience jwt-jwks-uri tenant-rate-limit-config priority-scheduler-config", sglang, OneValue, "describe tenants in the file (docs/configure.md)"},
+		{"control-plane-api-keys jwt-role-mapping", sglang, ManyValues, "set admin.key_file, or the variable " + EnvAdminKey},
+		{"enable-trace", sglang, NoValue, "set the receiver of traces in the file (docs/configure.md)"},
+		{"otlp-traces-endpoint", sglang, OneValue, "set the receiver of traces in the file (docs/configure.md)"},
+		{"mcp-config-path history-backend", sglang, OneValue, "run tools and keep histories in the application: the router passes bodies on unchanged"},
+		{"enable-wasm enable-mesh enable-rl worker-overload-shed", smg, NoValue, "leave the flag out"},
+		{"wasm-middleware program-scheduling-config-json", vllm, OneValue, "leave the flag out, and change requests in a proxy in front"},
+		{"enable-program-scheduling", vllm, NoValue, "leave the flag out"},
+		{"model-alias selection-policy", smg, OneValue, "describe it in the file (docs/configure.md)"},
+	} {
+		for name := range strings.FieldsSeq(row.names) {
+			all = append(all, ForeignFlag{Name: name, Of: row.of, Form: row.form, Advice: row.advice, Refused: true})
+		}
+	}
+	return all
+}
