@@ -22,6 +22,7 @@ import (
 	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/queue"
 	"github.com/warmpath/warmpath/internal/telemetry"
+	"github.com/warmpath/warmpath/internal/tenant"
 	"github.com/warmpath/warmpath/kvfeed"
 )
 
@@ -31,6 +32,7 @@ type Parts struct {
 	Router    *warmpath.Router
 	Gateway   *gateway.Gateway
 	Telemetry *telemetry.Telemetry
+	Tenants   *tenant.Registry
 	Sources   telemetry.Sources
 	Bodies    *proxy.Bodies
 	Log       *slog.Logger
@@ -79,6 +81,7 @@ func New(cfg Config, parts Parts) *Admin {
 		{"GET", "/admin/workers", a.workers},
 		{"GET", "/admin/decisions", a.decisions},
 		{"GET", "/admin/queue", a.queue},
+		{"GET", "/admin/tenants", a.tenants},
 		{"POST", "/admin/explain", a.explain},
 		{"POST", "/admin/reload", a.reload},
 		{"POST", "/flush_cache", parts.Gateway.Order},
@@ -178,7 +181,7 @@ func wrongMethod(method string) http.HandlerFunc {
 
 func unknown(w http.ResponseWriter, r *http.Request) {
 	problem(w, http.StatusNotFound, fmt.Errorf("there is no %s %s here; try GET /metrics, GET /health, GET /readiness, GET /admin/workers, GET /admin/decisions, "+
-		"GET /admin/queue, POST /admin/explain, POST /admin/reload, POST /flush_cache, POST /sleep, POST /wake_up or GET /is_sleeping", api.Bounded(r.Method), api.Bounded(r.URL.Path)))
+		"GET /admin/queue, GET /admin/tenants, POST /admin/explain, POST /admin/reload, POST /flush_cache, POST /sleep, POST /wake_up or GET /is_sleeping", api.Bounded(r.Method), api.Bounded(r.URL.Path)))
 }
 
 func (a *Admin) workers(w http.ResponseWriter, _ *http.Request) {

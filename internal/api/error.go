@@ -192,6 +192,38 @@ func Cut() *Error {
 			"request again"}
 }
 
+// KeyMissing returns the error for a request without a key when tenants are configured (401).
+func KeyMissing() *Error {
+	return &Error{Status: http.StatusUnauthorized, Type: typeInvalid, Code: "missing_api_key",
+		Message: "the request has no API key: send Authorization: Bearer KEY or X-Api-Key: KEY"}
+}
+
+// KeyUnknown returns the error for a key that belongs to no tenant (401).
+func KeyUnknown() *Error {
+	return &Error{Status: http.StatusUnauthorized, Type: typeInvalid, Code: "invalid_api_key",
+		Message: "the API key is not known here: check it, or ask the operator to add its SHA-256 to the tenants"}
+}
+
+// TenantLimited returns the error for a request beyond a limit of its tenant (429). what names the limit.
+func TenantLimited(what string, retry time.Duration) *Error {
+	return &Error{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: what + "_limited", RetryAfter: retry,
+		Message: "the limit of " + what + " for this API key is reached; try again in " + seconds(retry)}
+}
+
+// ModelForbidden returns the error for a model that the tenant may not use (404). It is the same whether the model
+// exists or not.
+func ModelForbidden(model string) *Error {
+	return &Error{Status: http.StatusNotFound, Type: typeNotFound, Code: "model_not_found", Param: "model",
+		Message: "the model " + Quoted(model) + " does not exist, or this API key may not use it; GET /v1/models lists those that it may use"}
+}
+
+// Unsalted returns the error for a request whose cached prompt could not be kept apart from other tenants' (403).
+func Unsalted() *Error {
+	return &Error{Status: http.StatusForbidden, Type: typeInvalid, Code: "cache_salt_unsupported",
+		Message: "the engines of this model take no cache_salt at this path, so this tenant's cached prompts could not be " +
+			"kept apart from others'; use /v1/chat/completions"}
+}
+
 func seconds(d time.Duration) string { return strconv.Itoa(int((d+time.Second-1)/time.Second)) + " s" }
 
 // Exhausted returns the error for a request when this machine cannot open another connection to a worker (503).

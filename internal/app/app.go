@@ -25,6 +25,7 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/telemetry"
+	"github.com/warmpath/warmpath/internal/tenant"
 	"github.com/warmpath/warmpath/internal/tokens"
 	"github.com/warmpath/warmpath/internal/tokens/inprocess"
 	"github.com/warmpath/warmpath/kvfeed"
@@ -55,6 +56,7 @@ type App struct {
 	fleet     *fleet.Fleet
 	router    *warmpath.Router
 	telemetry *telemetry.Telemetry
+	tenants   *tenant.Registry
 	tokens    *tokens.Source
 	models    *inprocess.Finder
 	client    *proxy.Client
@@ -109,6 +111,8 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	a.kvfeed = kvfeed.New(a.router, events, o.Log)
 	a.indexes.fetch, a.events.fetch = a.router.IndexStats, a.kvfeed.Stats
 	a.telemetry = telemetry.New(cfg.Telemetry)
+	a.tenants = tenant.NewRegistry()
+	a.tenants.Use(cfg.AllTenants, []byte(cfg.TenantSaltKey))
 	a.tokens = tokens.New(cfg.Tokens, tokenClient(o.Network))
 	a.tokens.Log = o.Log
 	models := cfg.Models
@@ -125,14 +129,14 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	bodies := proxy.NewBodies(cfg.Body)
 	clients, operators := a.connections()
 	a.gateway = gateway.New(cfg.Gateway, gateway.Parts{
-		Router: a.router, Fleet: a.fleet, Tokens: a.tokens, Client: a.client, Bodies: bodies, Telemetry: a.telemetry,
+		Router: a.router, Fleet: a.fleet, Tokens: a.tokens, Client: a.client, Bodies: bodies, Telemetry: a.telemetry, Tenants: a.tenants,
 		Queue: cfg.Queue, MaxRequests: cfg.Routing.MaxRequests, Connections: clients, ShadowSample: cfg.ShadowSample, Scoped: a.kvfeed.Scoped, Log: o.Log,
 		Stalled: a.stalled, Version: o.Version,
 	})
 	a.gateway.AllowPolicies(cfg.RequestPolicies)
 	a.gateway.UseServiceLevels(cfg.GatewayLevels())
 	parts := admin.Parts{
-		Router: a.router, Gateway: a.gateway, Telemetry: a.telemetry, Sources: a.sources(), Bodies: bodies, Log: o.Log,
+		Router: a.router, Gateway: a.gateway, Telemetry: a.telemetry, Tenants: a.tenants, Sources: a.sources(), Bodies: bodies, Log: o.Log,
 		Connections: operators, Streams: a.streams, IndexHolders: a.indexHolders, Notes: a.workers.Notes, TokenModels: a.showModels,
 		Stalled: a.stalled, Meant: config.Meant,
 	}

@@ -16,8 +16,8 @@ import (
 )
 
 // Reload reads the configuration again, and applies the changes that need no restart: workers, policies, service
-// levels, the queue and the hold. No request is dropped. It returns the changes, one line for each. Settings that need
-// a restart keep their values; Reload names and logs them. If it returns an error, nothing has changed.
+// levels, tenants, the queue and the hold. No request is dropped. It returns the changes, one line for each. Settings
+// that need a restart keep their values; Reload names and logs them. If it returns an error, nothing has changed.
 func (a *App) Reload() (changes []string, err error) {
 	defer func() { a.telemetry.Reloaded(err) }()
 	if a.options.Load == nil {
@@ -33,6 +33,9 @@ func (a *App) Reload() (changes []string, err error) {
 	defer a.mu.Unlock()
 	if next.Workers == nil && len(a.cfg.Workers) > 0 {
 		return nil, noWorkers(a.options.File)
+	}
+	if next.Tenants == nil && len(next.AllTenants) == 0 && !a.tenants.Open() {
+		return nil, noTenants(a.options.File)
 	}
 	useWorkers := func() {}
 	if !reflect.DeepEqual(next.Workers, a.cfg.Workers) {
@@ -51,6 +54,10 @@ func (a *App) Reload() (changes []string, err error) {
 	if levels := compareLevels(a.cfg, next); len(levels) > 0 {
 		a.gateway.UseServiceLevels(next.GatewayLevels())
 		changes = append(changes, levels...)
+	}
+	if tenants := compareTenants(a.cfg, next); tenants != "" {
+		a.useTenants(next)
+		changes = append(changes, tenants)
 	}
 	if next.Queue != a.cfg.Queue {
 		a.gateway.UseQueue(next.Queue)
@@ -83,6 +90,8 @@ func noWorkers(file string) error {
 // take copies settings from next to in: all settings that a reload applies. in is the configuration in force.
 func take(in, next *config.Config) {
 	in.Workers, in.Queue, in.Gateway.Hold = next.Workers, next.Queue, next.Gateway.Hold
+	in.Tenants, in.TenantsFile, in.TenantSaltKeyFile = next.Tenants, next.TenantsFile, next.TenantSaltKeyFile
+	in.AllTenants, in.TenantSaltKey = next.AllTenants, next.TenantSaltKey
 	in.Policy, in.Policies, in.ModelPolicies, in.RequestPolicies = next.Policy, next.Policies, next.ModelPolicies, next.RequestPolicies
 	in.Shadow, in.ShadowSample = next.Shadow, next.ShadowSample
 	in.ServiceLevels, in.ModelServiceLevels = next.ServiceLevels, next.ModelServiceLevels

@@ -17,6 +17,7 @@ import (
 	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/queue"
 	"github.com/warmpath/warmpath/internal/telemetry"
+	"github.com/warmpath/warmpath/internal/tenant"
 	"github.com/warmpath/warmpath/internal/tokens"
 	"github.com/warmpath/warmpath/internal/tokens/inprocess"
 	"github.com/warmpath/warmpath/kvfeed"
@@ -62,6 +63,24 @@ type Config struct {
 	// RequestServiceLevels allows requests to choose their service levels by a header (docs/api.md). The default is false,
 	// because stricter levels of one client can slow down the other clients.
 	RequestServiceLevels bool `yaml:"request_service_levels"`
+	// Tenants are the clients that may use the gateway. Without tenants the gateway is open: it checks no key. With
+	// tenants, a request without a known key is answered 401. keys_sha256 has the SHA-256 of each API key in hex, as
+	// printf %s KEY | sha256sum prints it. All limits are optional: requests_per_second and burst, max_concurrent,
+	// tokens_per_minute (prompts and answers). A star in models stands for any text, and no models means all.
+	// default_model is for requests that name no model. priority is for queue.order priority. cache_salt own keeps the
+	// tenant's cached prompts apart from other tenants' (docs/tenants.md). A reload applies changes. A reload refuses a
+	// file without the key tenants while tenants are in force; [] opens the gateway.
+	Tenants []tenant.Config `yaml:"tenants"`
+	// TenantsFile is a file with further tenants, for lists that are too long for this file: one JSON object a line,
+	// with the same keys. It can have 100,000 tenants and more. A reload reads it again.
+	TenantsFile string `yaml:"tenants_file"`
+	// TenantSaltKeyFile is a file with the secret from which the salts of tenants with cache_salt own are made. The
+	// environment variable WARMPATH_TENANT_SALT_KEY overrides it. All replicas need the same secret. With a new secret
+	// these tenants' cached prompts are no longer found.
+	TenantSaltKeyFile string `yaml:"tenant_salt_key_file"`
+	// AllTenants are the tenants of the list and of TenantsFile; TenantSaltKey is the secret.
+	AllTenants    []tenant.Config `yaml:"-"`
+	TenantSaltKey string          `yaml:"-"`
 	// Workers are the engines. A URL is enough if the engine reports its event endpoints. Otherwise events and replay are
 	// the endpoints; in them, "*" stands for the worker's host. The first 8 data-parallel ranks of a worker get requests;
 	// ranks sets another number, up to 256. api_key is sent with the router's own questions to an engine that requires a
@@ -261,6 +280,7 @@ func (c *Config) validate(found *problems) {
 	c.validateAddresses(found)
 	c.validatePolicies(found)
 	c.validateLevels(found)
+	c.validateTenants(found)
 	c.validateModels(found)
 	c.validateRouting(found)
 	c.validateHealth(found)

@@ -25,12 +25,12 @@ func (c *Config) validateLevels(found *problems) {
 	if _, nameless := c.TenantServiceLevels[""]; nameless {
 		found.add("tenant_service_levels", errors.New("a tenant has no name"))
 	}
-	if len(c.TenantServiceLevels) > 0 && !c.Gateway.NamesTenants() {
+	if len(c.TenantServiceLevels) > 0 && len(c.AllTenants) == 0 && !c.Gateway.NamesTenants() {
 		why := "gateway.tenant_header is empty"
 		if c.Gateway.TenantHeader != "" {
 			why = fmt.Sprintf("gateway.tenant_header is %s, whose values are keys", c.Gateway.TenantHeader)
 		}
-		err := fmt.Errorf("%s, so a tenant is a hash of a key, and the hash differs after each start: set gateway.tenant_header to a header with the tenant's name", why)
+		err := fmt.Errorf("%s, so a tenant is a hash of a key, and the hash differs after each start: list tenants, or set gateway.tenant_header to a header with the tenant's name", why)
 		*found = append(*found, &problem{path: "tenant_service_levels", err: err, other: "gateway.tenant_header"})
 	}
 }

@@ -56,6 +56,7 @@ func fill(cfg *Config, path string, data []byte, override func(*Config)) error {
 		r.broken["admin"] = true
 	}
 	var found problems
+	cfg.readTenants(&found)
 	cfg.validate(&found)
 	for _, p := range found {
 		if !p.certain && r.follows(p) {

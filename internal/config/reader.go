@@ -13,6 +13,7 @@ import (
 	"github.com/goccy/go-yaml/token"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/tenant"
 )
 
 // maxMistakes is the number of mistakes of a file that are reported together. A file with more than 20 mistakes is
@@ -187,8 +188,12 @@ func (r *reader) value(node ast.Node, v reflect.Value) {
 	}
 	r.note(position(node))
 	if _, null := node.(*ast.NullNode); null {
-		if isLevels(v.Type()) {
+		switch {
+		case isLevels(v.Type()):
 			v.SetZero()
+		case v.Type() == reflect.TypeFor[[]tenant.Config]():
+			// An operator who deletes all lines of the list does not expect that everybody may use the gateway.
+			r.mistake(position(node), "there is no list: write [] for a gateway that is open to all")
 		}
 		return
 	}
@@ -322,7 +327,7 @@ func (r *reader) mapping(node ast.Node, v reflect.Value) {
 func (r *reader) list(node ast.Node, v reflect.Value) {
 	list, ok := node.(*ast.SequenceNode)
 	if !ok {
-		entry := map[string]string{"workers": ", such as - url: URL", "models": ", such as - path: DIR"}[r.path]
+		entry := map[string]string{"workers": ", such as - url: URL", "tenants": ", such as - {name: NAME, keys_sha256: [DIGEST]}", "models": ", such as - path: DIR"}[r.path]
 		if isLevels(v.Type()) {
 			entry = ", such as - " + sampleLevel + "; write [] for no service levels"
 		}

@@ -16,7 +16,7 @@ const Redacted = "[redacted]"
 
 // secretName matches names of keys that have secret values: api_key, key, HF_TOKEN, client-secret. It does not match
 // key_file.
-const secretName = `(?i)\b(?:[a-z0-9]+[_-])*(?:key|token|secret|password|passwd|authorization|credentials?)\b`
+const secretName = `(?i)\b(?:[a-z0-9]+[_-])*(?:key|keys_sha256|token|secret|password|passwd|authorization|credentials?)\b`
 
 var (
 	isSecret = regexp.MustCompile(`^` + secretName + `$`)
@@ -34,7 +34,7 @@ var (
 	// levelKey matches the keys of service levels: their values are times, although their names end like those of secrets.
 	levelKey = regexp.MustCompile(`\b(first|per)_token(["']?\s*:)`)
 	// nextKey matches the beginning of the next key on the same line, where the value before it ends.
-	nextKey = regexp.MustCompile(`,\s*["']?[a-z_]+["']?:\s`)
+	nextKey = regexp.MustCompile(`,\s*\{?\s*["']?[a-z_]+["']?:\s`)
 )
 
 // Redact replaces the user and password of URLs in text, and VALUE in NAME=VALUE if NAME is the name of a secret. A

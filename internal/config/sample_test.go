@@ -152,6 +152,10 @@ func (g *generator) object(v reflect.Value, depth int) {
 			owner = owner.FieldByIndex(f.Index[:last]).Type
 		}
 		g.comment(depth, g.doc(owner, f.Name))
+		if key == "tenants" { // the key without a list is an error
+			g.out.WriteString(tenantExample)
+			continue
+		}
 		indent := strings.Repeat("  ", depth)
 		switch value := v.FieldByIndex(f.Index); {
 		case key == "workers":
@@ -197,6 +201,13 @@ func policyExample(t *testing.T) string {
 	}
 	return out.String()
 }
+
+// tenantExample is a commented value for tenants, which has no default.
+const tenantExample = `# tenants:
+#   - {name: acme, keys_sha256: [9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08], requests_per_second: 10,
+#      burst: 20, max_concurrent: 8, tokens_per_minute: 200000, models: ["llama-*", tiny], default_model: tiny,
+#      priority: 0, cache_salt: "off"}
+`
 
 // modelExample is a commented value for models.
 const modelExample = `  # - {name: my-model, path: /models/my-model}

@@ -51,6 +51,7 @@ type exchange struct {
 	path    string // the path of the request's route
 	body    *proxy.Body
 
+	visit      visit
 	prepared   prepared
 	decision   *warmpath.Decision // decision of the attempt under way; nil when its reservation is released
 	attempt    proxy.Attempt
@@ -89,6 +90,7 @@ func (x *exchange) begin(w http.ResponseWriter, r *http.Request, to *route) {
 // end releases everything: first the reservation, then the buffers. It runs on every path, also after a panic.
 func (x *exchange) end() {
 	x.giveUp()
+	x.leave()
 	x.g.Telemetry.Ended()
 	if x.routed {
 		x.rec.TotalMS = x.elapsed()
@@ -154,6 +156,10 @@ func (x *exchange) serve() {
 	x.rec.TokensMissing = string(p.found.Missing)
 	x.rec.TokensMS = milliseconds(p.waited)
 	x.g.Telemetry.Tokens(x.rec.TokenSource, x.rec.TokensMissing, p.waited)
+	if err := x.admit(); err != nil {
+		x.refuse(err)
+		return
+	}
 	x.forward(ctx)
 }
 
@@ -326,11 +332,11 @@ func (x *exchange) ask(ctx context.Context, here *roster) proxy.Result {
 func (x *exchange) outgoing(w *fleet.Worker) []byte {
 	p := &x.prepared
 	if w.Facts.Engine != fleet.EngineVLLM && w.Facts.Engine != fleet.EngineSGLang {
-		return x.body.Bytes // other engines may not accept token ids in a chat request
+		return p.body // other engines may not accept token ids in a chat request
 	}
 	ids, ok := x.g.Tokens.AppendForwarded(x.ids[:0], &tokens.Forward{Request: &p.read, Model: p.model, Found: &p.found, To: tokens.WorkerOf(w, p.model)})
 	if !ok {
-		return x.body.Bytes
+		return p.body
 	}
 	if cap(ids) <= keptIDs {
 		x.ids = ids
@@ -405,6 +411,7 @@ func (x *exchange) tokens(n int, at time.Time) {
 // and records the result.
 func (x *exchange) settle(ctx context.Context, r *proxy.Result) {
 	x.giveUpDoubts()
+	x.used(r)
 	x.rec.Status, x.rec.Finish = r.Status, r.Class.String()
 	x.abort = r.Abort
 	if u := &r.Usage; u.Seen {

@@ -18,11 +18,12 @@ import (
 	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/queue"
 	"github.com/warmpath/warmpath/internal/telemetry"
+	"github.com/warmpath/warmpath/internal/tenant"
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// Parts are the components that a Gateway uses; all but Queue, MaxRequests, Connections, ShadowSample, Stalled and
-// Version are required.
+// Parts are the components that a Gateway uses; all but Tenants, Queue, MaxRequests, Connections, ShadowSample, Stalled
+// and Version are required.
 type Parts struct {
 	Router    *warmpath.Router
 	Fleet     *fleet.Fleet
@@ -31,6 +32,8 @@ type Parts struct {
 	Bodies    *proxy.Bodies
 	Telemetry *telemetry.Telemetry
 	Log       *slog.Logger
+	// Tenants are the tenants that may use the gateway. If Tenants is nil or has none, everybody may.
+	Tenants *tenant.Registry
 	// Queue says whether requests wait for a worker (see UseQueue). MaxRequests is the number of requests at which a
 	// holder is saturated; 0 is no limit.
 	Queue       queue.Config

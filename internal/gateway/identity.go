@@ -22,6 +22,7 @@ type identity struct {
 	headers []namedHeader
 	fields  []api.Field
 	tenant  string // canonical name of the header with the tenant; "" is none
+	named   bool   // the header has names of tenants, and not keys
 	// A random seed of this process. Without it, a tenant's hash cannot be computed from an API key.
 	seed maphash.Seed
 }
@@ -35,7 +36,7 @@ const maxKey = 256
 
 // newIdentity returns the identity for cfg, which has passed Validate.
 func newIdentity(cfg *Config) identity {
-	id := identity{tenant: textproto.CanonicalMIMEHeaderKey(cfg.TenantHeader), seed: maphash.MakeSeed()}
+	id := identity{tenant: textproto.CanonicalMIMEHeaderKey(cfg.TenantHeader), named: cfg.NamesTenants(), seed: maphash.MakeSeed()}
 	for _, name := range cfg.SessionHeaders {
 		id.headers = append(id.headers, namedHeader{textproto.CanonicalMIMEHeaderKey(name), strings.ToLower(name)})
 	}

@@ -11,13 +11,17 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/tenant"
 	"github.com/warmpath/warmpath/internal/tokens"
 	"github.com/warmpath/warmpath/policy"
 )
 
 // prepared is a request that was read and whose tokens were found. It is pooled with its exchange.
 type prepared struct {
+	tenant  *tenant.Tenant // nil: the gateway is open
 	read    api.Request
+	body    []byte // the body for the worker: the client's own, or edited
+	edited  []byte // buffer for an edited body
 	found   tokens.Found
 	model   string // the base model
 	waited  time.Duration
@@ -46,6 +50,7 @@ func (p *prepared) reset() {
 		p.decisions.Recycle()
 		p.decisions = nil
 	}
+	p.tenant, p.body = nil, nil
 	exclude := p.route.Exclude[:0]
 	p.route = warmpath.Request{Exclude: exclude}
 	p.rankChosen, p.patience = false, 0
@@ -60,6 +65,10 @@ const unneeded tokens.Outcome = "unneeded"
 // api.WriteError.
 func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, endpoint string, body []byte, h http.Header) error {
 	if err := api.ReadAs(d, h.Get("Content-Type"), body, &p.read); err != nil {
+		return err
+	}
+	var err error
+	if p.body, err = g.asTenant(p, d, body); err != nil {
 		return err
 	}
 	if err := p.readRank(h); err != nil {
@@ -111,8 +120,8 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, endpo
 	q.Whole, q.Choices = !p.read.Stream, p.read.N*max(p.read.Prompts, 1)
 	q.Salt, q.Extra = p.read.CacheSalt, p.read.ExtraKey
 	q.Target = h.Get(headerTarget)
-	q.Session, q.Tenant = g.identity.session(h, &p.read), g.identity.tenantOf(h)
-	if err := g.continues(p, g.identity.tenantOf(h)); err != nil {
+	q.Session, q.Tenant = g.identity.session(h, &p.read), g.tenantName(p.tenant, h)
+	if err := g.continues(p, q.Tenant); err != nil {
 		return err
 	}
 	if q.Levels = levels; levels == nil {

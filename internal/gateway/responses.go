@@ -78,7 +78,7 @@ func (x *exchange) made(id []byte) {
 		return
 	}
 	x.g.responses.add(string(id), madeResponse{worker: x.decision.Worker.ID, incarnation: x.decision.Worker.Incarnation,
-		model: x.prepared.read.Model, tenant: x.g.identity.tenantOf(x.r.Header), at: time.Now()})
+		model: x.prepared.read.Model, tenant: x.g.tenantName(x.visit.tenant, x.r.Header), at: time.Now()})
 }
 
 // workerOf returns the worker that has a tenant's response, and the model that the response was made for. If the router
@@ -87,7 +87,8 @@ func (g *Gateway) workerOf(id, tenant string) (w *fleet.Worker, model string, er
 	snap := g.Fleet.Snapshot()
 	made, ok := g.responses.find(id, tenant, time.Now())
 	if !ok {
-		if all := snap.Workers(); len(all) == 1 {
+		// With tenants, the response of a worker may be another tenant's.
+		if all := snap.Workers(); len(all) == 1 && (g.Tenants == nil || g.Tenants.Open()) {
 			return all[0], "", nil
 		}
 		return nil, "", api.UnknownResponse(id)
@@ -142,7 +143,7 @@ func (x *exchange) follow(ctx context.Context) {
 		x.refuse(api.MethodNotAllowed(x.r.Method, x.r.URL.Path, methods))
 		return
 	}
-	w, model, err := x.g.workerOf(id, x.g.identity.tenantOf(x.r.Header))
+	w, model, err := x.g.workerOf(id, x.g.tenantName(x.visit.tenant, x.r.Header))
 	x.rec.Model = model
 	if err != nil {
 		x.refuse(err)

@@ -17,6 +17,8 @@ type route struct {
 	dialect api.Dialect
 	// serve answers the request. If serve is nil, the request goes to a worker.
 	serve func(g *Gateway, w http.ResponseWriter, r *http.Request)
+	// open: the path is answered to everybody, also when tenants are configured, because load balancers ask it.
+	open bool
 }
 
 const (
@@ -61,8 +63,8 @@ var routes = []route{
 	{path: "/sleep", methods: onlyPost, serve: (*Gateway).refuseOrder},
 	{path: "/wake_up", methods: onlyPost, serve: (*Gateway).refuseOrder},
 	{path: "/is_sleeping", methods: onlyGet, serve: (*Gateway).isSleeping},
-	{path: "/health", methods: onlyGet, serve: (*Gateway).health},
-	{path: "/readiness", methods: onlyGet, serve: (*Gateway).readiness},
+	{path: "/health", methods: onlyGet, serve: (*Gateway).health, open: true},
+	{path: "/readiness", methods: onlyGet, serve: (*Gateway).readiness, open: true},
 }
 
 // exactRoutes are the routes by their path. routesBelow are the routes whose path ends in /*, without the star.
@@ -142,12 +144,25 @@ func (g *Gateway) answer(w http.ResponseWriter, r *http.Request) {
 	case !to.allows(r.Method):
 		w.Header().Set("Allow", to.methods)
 		g.refuse(w, to.dialect, "method", api.MethodNotAllowed(r.Method, r.URL.Path, to.methods))
-	case to.serve != nil:
+	case to.open:
 		to.serve(g, w, r)
 	default:
+		t, err := g.whoAsks(r.Header)
+		if err != nil {
+			g.refuseStranger(w, to.dialect, err)
+			return
+		}
+		if to.serve != nil {
+			to.serve(g, w, r)
+			return
+		}
 		x := g.exchanges.Get().(*exchange)
 		x.begin(w, r, to)
 		defer x.end()
+		if err := x.enter(t); err != nil {
+			x.refuse(err)
+			return
+		}
 		x.serve()
 	}
 }

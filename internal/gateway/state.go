@@ -25,22 +25,26 @@ type model struct {
 	MaxModelLen *int    `json:"max_model_len,omitempty"`
 }
 
-// models answers GET /v1/models with each model name that the fleet serves, once. A model is listed while a ready
-// worker serves it.
-func (g *Gateway) models(w http.ResponseWriter, _ *http.Request) {
+// models answers GET /v1/models with each model name that the fleet serves and that the tenant may use, once. A model
+// is listed while a ready worker serves it.
+func (g *Gateway) models(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, struct {
 		Object string  `json:"object"`
 		Data   []model `json:"data"`
-	}{"list", g.served()})
+	}{"list", g.served(r)})
 }
 
-// served returns the models that a ready worker serves.
-func (g *Gateway) served() []model {
+// served returns the models that a ready worker serves and that the tenant of r may use.
+func (g *Gateway) served(r *http.Request) []model {
+	t, err := g.whoAsks(r.Header)
+	if err != nil { // a reload has just removed the tenant
+		return []model{}
+	}
 	snapshot := g.Fleet.Snapshot()
 	list := []model{}
 	for _, m := range snapshot.Models() {
 		pool, ok := snapshot.Pool(m.ID)
-		if !ok || !anyReady(pool.Workers) {
+		if !ok || !anyReady(pool.Workers) || t != nil && !t.Allows(m.ID) {
 			continue
 		}
 		line := model{ID: m.ID, Object: "model", OwnedBy: "warmpath", Root: m.Root}
@@ -58,7 +62,7 @@ func (g *Gateway) served() []model {
 // model answers GET /v1/models/NAME with the line of /v1/models. A name may contain slashes.
 func (g *Gateway) model(w http.ResponseWriter, r *http.Request) {
 	name := strings.TrimPrefix(r.URL.Path, "/v1/models/")
-	for _, line := range g.served() {
+	for _, line := range g.served(r) {
 		if line.ID == name {
 			writeJSON(w, http.StatusOK, line)
 			return

@@ -176,9 +176,9 @@ func (w *waiting) measure(ctx context.Context, a *waiter, x *exchange, now time.
 	}
 	a.item = queue.Item{
 		Tenant:   p.route.Tenant,
-		Priority: p.read.Priority,
+		Priority: p.priority(w.cfg.Load().HighFirst),
 		Tokens:   uncached,
-		Bytes:    int64(len(x.body.Bytes)),
+		Bytes:    int64(len(p.body)),
 		Arrived:  x.rec.Time.UnixNano(),
 		Deadline: now.Add(patience).UnixNano(),
 	}

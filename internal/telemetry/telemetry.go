@@ -46,6 +46,9 @@ type Telemetry struct {
 	shadowCost *prometheus.HistogramVec
 	levels     *prometheus.CounterVec
 
+	tenantRequests *prometheus.CounterVec
+	tenantTokens   *prometheus.CounterVec
+
 	levelMu    sync.Mutex
 	levelNames map[string]bool // guarded by levelMu: the values of the label level, at most maxLevels
 
@@ -73,9 +76,11 @@ func New(cfg Config) *Telemetry {
 	t.makeTokenMetrics()
 	t.makeQueueMetrics()
 	t.makeDecisionMetrics()
+	t.makeTenantMetrics()
 	t.registry.MustRegister(
 		t.requests, t.retries, t.refused, t.firstToken, t.total, t.routing, t.tokens, t.tokenWait, t.tokenAsked,
 		t.difference, t.compared, t.panics, t.inFlight, t.reloads, t.queued, t.held, t.holding, t.heldBytes, t.branches, t.shadowed, t.shadowDiff, t.shadowCost, t.levels,
+		t.tenantRequests, t.tenantTokens,
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)

@@ -1,0 +1,72 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/warmpath/warmpath/internal/tenant"
+)
+
+// EnvTenantSaltKey is the environment variable with the secret of tenants' cache salts. It overrides the file.
+const EnvTenantSaltKey = "WARMPATH_TENANT_SALT_KEY"
+
+// minSaltKey is the minimum length of the secret of cache salts, in bytes: 128 bits in hex have 32.
+const minSaltKey = 32
+
+// readTenants fills AllTenants and TenantSaltKey from the file's list, tenants_file and tenant_salt_key_file.
+func (c *Config) readTenants(found *problems) {
+	c.AllTenants = c.Tenants
+	if c.TenantsFile != "" {
+		list, err := tenant.ReadFile(c.TenantsFile)
+		switch {
+		case err != nil:
+			for _, e := range parts(err) {
+				found.add("tenants_file", e)
+			}
+		case len(list) == 0:
+			found.add("tenants_file", fmt.Errorf("%s has no tenants, so the gateway would be open to all; to open it remove tenants_file", c.TenantsFile))
+		}
+		c.AllTenants = append(append([]tenant.Config{}, c.Tenants...), list...)
+	}
+	if key := os.Getenv(EnvTenantSaltKey); key != "" {
+		c.TenantSaltKey = key
+		return
+	}
+	if c.TenantSaltKeyFile == "" {
+		return
+	}
+	data, err := readFile(c.TenantSaltKeyFile)
+	found.when("tenant_salt_key_file", err)
+	c.TenantSaltKey = strings.TrimSpace(string(data))
+}
+
+func (c *Config) validateTenants(found *problems) {
+	where := func(i int) string {
+		if i < len(c.Tenants) {
+			return fmt.Sprintf("tenants[%d]", i)
+		}
+		return "tenants_file"
+	}
+	// The reader of tenants_file has checked its own entries. Here they can only repeat a name or a key of the list.
+	for _, e := range tenant.Validate(c.AllTenants, where) {
+		path, problem, ok := strings.Cut(e.Error(), ": ")
+		if !ok {
+			path, problem = "tenants", e.Error()
+		}
+		found.add(path, errors.New(problem))
+	}
+	for i := range c.AllTenants {
+		switch t := &c.AllTenants[i]; {
+		case len(t.KeysSHA256) == 0 && !c.Gateway.NamesTenants():
+			found.add(where(i)+".keys_sha256", fmt.Errorf("the tenant %q has no key, so nobody can be this tenant: add the SHA-256 of a key, or set "+
+				"gateway.tenant_header where a proxy names the tenant", t.Name))
+			return
+		case t.CacheSalt == tenant.SaltOwn && len(c.TenantSaltKey) < minSaltKey:
+			found.add(where(i)+".cache_salt", fmt.Errorf("own needs a secret of at least %d bytes in tenant_salt_key_file or %s: openssl rand -hex 32 prints one. "+
+				"All replicas need the same secret", minSaltKey, EnvTenantSaltKey))
+			return // one line is enough for 100,000 tenants
+		}
+	}
+}
