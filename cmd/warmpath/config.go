@@ -13,7 +13,7 @@ import (
 const noWorkers = `warning: %s has no workers, so a router with this file refuses every request.
 Add them to the file:     workers: [{url: http://gpu-1:8000}]
 or name them to serve:    warmpath serve --worker http://gpu-1:8000 --config FILE
-A running router reads workers that were added to its file after SIGHUP or POST /admin/reload.
+A running router reads workers that were added to its file, within seconds or after SIGHUP or POST /admin/reload.
 `
 
 func newConfig() *cobra.Command {

@@ -73,8 +73,9 @@ type App struct {
 	// other users of mu do not wait for that.
 	reloading sync.Mutex
 	// mu guards the fields below.
-	mu  sync.Mutex
-	cfg *config.Config // the configuration in force
+	mu   sync.Mutex
+	cfg  *config.Config // the configuration in force
+	seen looks          // the files of the configuration before the last reload read them
 	// The block size of the policy with which the router was made; 0: the policy names none.
 	blockSize int
 	external  map[string]*source                                                     // the sources of policies, by the policy's name
@@ -144,6 +145,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 		parts.Reload = func(context.Context) ([]string, error) { return a.Reload() }
 	}
 	a.admin = admin.New(cfg.Admin, parts)
+	a.seen = look(a.files())
 	return a, nil
 }
 
@@ -306,6 +308,9 @@ func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g
 	g.run("ingest", stop, func() error { return a.kvfeed.Run(rest) })
 	g.run("stalls", stop, func() error { return a.watchStalls(rest) })
 	g.run("paces", stop, func() error { return a.watchPaces(rest) })
+	if a.options.Load != nil && a.options.File != "" && cfg.WatchInterval > 0 {
+		g.run("files", stop, func() error { return a.watchFiles(rest, cfg.WatchInterval) })
+	}
 	g.run("reclaim", stop, func() error { return a.reclaim(rest) })
 	noMore := a.runSources(rest, g, stop)
 	if back != nil {

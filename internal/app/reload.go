@@ -25,12 +25,14 @@ func (a *App) Reload() (changes []string, err error) {
 	}
 	a.reloading.Lock() // locked before the file is read, so that the later of two reloads applies the newer file
 	defer a.reloading.Unlock()
+	seen := look(a.files()) // before the files are read: a change while they are read is seen by the next look
 	next, err := a.options.Load()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.seen = seen
 	if err != nil {
 		return nil, err
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	if next.Workers == nil && len(a.cfg.Workers) > 0 {
 		return nil, noWorkers(a.options.File)
 	}

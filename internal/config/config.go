@@ -63,6 +63,10 @@ type Config struct {
 	// RequestServiceLevels allows requests to choose their service levels by a header (docs/api.md). The default is false,
 	// because stricter levels of one client can slow down the other clients.
 	RequestServiceLevels bool `yaml:"request_service_levels"`
+	// WatchInterval is how often the router looks whether this file or a file that it names has changed. It then reloads,
+	// as after SIGHUP, once the files have not changed for one interval. A file with an error changes nothing. 2 s is
+	// soon enough for people, and a look costs microseconds. 0: only SIGHUP and POST /admin/reload reload.
+	WatchInterval time.Duration `yaml:"watch_interval"`
 	// Tenants are the clients that may use the gateway. Without tenants the gateway is open: it checks no key. With
 	// tenants, a request without a known key is answered 401. keys_sha256 has the SHA-256 of each API key in hex, as
 	// printf %s KEY | sha256sum prints it. All limits are optional: requests_per_second and burst, max_concurrent,
@@ -171,6 +175,7 @@ type Routing struct {
 func Default() Config {
 	return Config{
 		Listen:              ":8080",
+		WatchInterval:       2 * time.Second,
 		Policy:              "marginal",
 		Policies:            []Policy{},
 		ModelPolicies:       map[string]string{},
@@ -281,6 +286,7 @@ func (c *Config) validate(found *problems) {
 	c.validatePolicies(found)
 	c.validateLevels(found)
 	c.validateTenants(found)
+	found.notNegative("watch_interval", c.WatchInterval)
 	c.validateModels(found)
 	c.validateRouting(found)
 	c.validateHealth(found)
