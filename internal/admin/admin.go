@@ -19,6 +19,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/gateway"
+	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/queue"
 	"github.com/warmpath/warmpath/internal/telemetry"
@@ -26,7 +27,7 @@ import (
 	"github.com/warmpath/warmpath/kvfeed"
 )
 
-// Parts are the components that the admin listener shows. All are required except Connections, Notes, TokenModels,
+// Parts are the components that the admin listener shows. All are required except Certificates, Connections, Notes, TokenModels,
 // Stalled, Meant and Reload.
 type Parts struct {
 	Router    *warmpath.Router
@@ -36,6 +37,8 @@ type Parts struct {
 	Sources   telemetry.Sources
 	Bodies    *proxy.Bodies
 	Log       *slog.Logger
+	// Certificates are those of the listener; nil: operators speak HTTP without TLS.
+	Certificates *network.Certificates
 	// Connections bounds the connections of the admin listener. The zero value is no limit.
 	Connections gateway.ConnectionLimit
 	// Streams returns the statistics of each event stream, by its holder.
@@ -102,15 +105,18 @@ func New(cfg Config, parts Parts) *Admin {
 // Serve answers on l until ctx ends. After that it waits at most 2 s for running requests.
 func (a *Admin) Serve(ctx context.Context, l net.Listener) error {
 	server := &http.Server{
+		Protocols:         new(http.Protocols),
 		Handler:           a,
 		ReadHeaderTimeout: 10 * time.Second,
 		ReadTimeout:       time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(a.Log.Handler(), slog.LevelDebug),
 	}
+	server.Protocols.SetHTTP1(true)
+	server.Protocols.SetHTTP2(true) // only with TLS
 	l = gateway.LimitConnections(l, server, a.Connections, refuse)
 	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(l) }() // this goroutine ends when the server is shut down or closed, below
+	go func() { failed <- a.Certificates.Serve(server, l) }() // this goroutine ends when the server is shut down or closed, below
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serve admin on %s: %w", l.Addr(), err)
@@ -127,6 +133,10 @@ func (a *Admin) Serve(ctx context.Context, l net.Listener) error {
 
 // ServeHTTP checks the key, then answers.
 func (a *Admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if probe := r.URL.Path == "/health" || r.URL.Path == "/readiness"; !probe && a.Certificates.MissingCertificate(r.TLS) {
+		problem(w, http.StatusUnauthorized, errors.New("the request came without a client certificate: send one of an authority in admin.tls.client_ca_file"))
+		return
+	}
 	if a.guarded && needsKey(r.URL.Path) && !a.allowed(r) {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="warmpath"`)
 		what := "wrong"

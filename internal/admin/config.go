@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+
+	"github.com/warmpath/warmpath/internal/network"
 )
 
 // Config has the settings of the admin listener.
@@ -17,6 +19,8 @@ type Config struct {
 	Key string `yaml:"key"`
 	// KeyFile is a file with the key. White space around the key is removed.
 	KeyFile string `yaml:"key_file"`
+	// TLS names the files for TLS at the admin listener. By default it speaks HTTP without TLS.
+	TLS network.TLSConfig `yaml:"tls"`
 }
 
 // DefaultConfig listens on loopback without a key, at port 9090, which Prometheus users expect.
@@ -38,6 +42,9 @@ func (c Config) Validate() error {
 	}
 	if c.Key != "" && len(c.Key) < minKey {
 		problems = append(problems, fmt.Errorf("key: %d characters are too few, use %d or more", len(c.Key), minKey))
+	}
+	if err := c.TLS.Validate(); err != nil {
+		problems = append(problems, fmt.Errorf("tls.%w", err))
 	}
 	return errors.Join(problems...)
 }

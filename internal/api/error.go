@@ -192,6 +192,12 @@ func Cut() *Error {
 			"request again"}
 }
 
+// CertificateMissing returns the error for a request without a client certificate where one is required (401).
+func CertificateMissing() *Error {
+	return &Error{Status: http.StatusUnauthorized, Type: typeInvalid, Code: "client_certificate",
+		Message: "the request came without a client certificate: send one of an authority that the operator trusts (tls.client_ca_file)"}
+}
+
 // KeyMissing returns the error for a request without a key when tenants are configured (401).
 func KeyMissing() *Error {
 	return &Error{Status: http.StatusUnauthorized, Type: typeInvalid, Code: "missing_api_key",

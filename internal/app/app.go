@@ -57,15 +57,17 @@ type App struct {
 	router    *warmpath.Router
 	telemetry *telemetry.Telemetry
 	tenants   *tenant.Registry
-	tokens    *tokens.Source
-	models    *inprocess.Finder
-	client    *proxy.Client
-	workers   *discovery.Static
-	reporter  *discovery.Reporter
-	kvfeed    *kvfeed.Feed
-	gateway   *gateway.Gateway
-	admin     *admin.Admin
-	listening chan struct{} // closed when the addresses below are set
+	// The certificates of the listeners; nil: without TLS.
+	certificates, adminCertificates *network.Certificates
+	tokens                          *tokens.Source
+	models                          *inprocess.Finder
+	client                          *proxy.Client
+	workers                         *discovery.Static
+	reporter                        *discovery.Reporter
+	kvfeed                          *kvfeed.Feed
+	gateway                         *gateway.Gateway
+	admin                           *admin.Admin
+	listening                       chan struct{} // closed when the addresses below are set
 
 	address, adminAddress net.Addr
 
@@ -129,15 +131,18 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	a.client = proxy.New(forward)
 	bodies := proxy.NewBodies(cfg.Body)
 	clients, operators := a.connections()
+	if err := a.readCertificates(cfg); err != nil {
+		return nil, err
+	}
 	a.gateway = gateway.New(cfg.Gateway, gateway.Parts{
 		Router: a.router, Fleet: a.fleet, Tokens: a.tokens, Client: a.client, Bodies: bodies, Telemetry: a.telemetry, Tenants: a.tenants,
-		Queue: cfg.Queue, MaxRequests: cfg.Routing.MaxRequests, Connections: clients, ShadowSample: cfg.ShadowSample, Scoped: a.kvfeed.Scoped, Log: o.Log,
+		Certificates: a.certificates, Queue: cfg.Queue, MaxRequests: cfg.Routing.MaxRequests, Connections: clients, ShadowSample: cfg.ShadowSample, Scoped: a.kvfeed.Scoped, Log: o.Log,
 		Stalled: a.stalled, Version: o.Version,
 	})
 	a.gateway.AllowPolicies(cfg.RequestPolicies)
 	a.gateway.UseServiceLevels(cfg.GatewayLevels())
 	parts := admin.Parts{
-		Router: a.router, Gateway: a.gateway, Telemetry: a.telemetry, Tenants: a.tenants, Sources: a.sources(), Bodies: bodies, Log: o.Log,
+		Router: a.router, Gateway: a.gateway, Telemetry: a.telemetry, Tenants: a.tenants, Certificates: a.adminCertificates, Sources: a.sources(), Bodies: bodies, Log: o.Log,
 		Connections: operators, Streams: a.streams, IndexHolders: a.indexHolders, Notes: a.workers.Notes, TokenModels: a.showModels,
 		Stalled: a.stalled, Meant: config.Meant,
 	}
@@ -308,7 +313,7 @@ func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g
 	g.run("ingest", stop, func() error { return a.kvfeed.Run(rest) })
 	g.run("stalls", stop, func() error { return a.watchStalls(rest) })
 	g.run("paces", stop, func() error { return a.watchPaces(rest) })
-	if a.options.Load != nil && a.options.File != "" && cfg.WatchInterval > 0 {
+	if cfg.WatchInterval > 0 {
 		g.run("files", stop, func() error { return a.watchFiles(rest, cfg.WatchInterval) })
 	}
 	g.run("reclaim", stop, func() error { return a.reclaim(rest) })

@@ -17,7 +17,8 @@ import (
 
 // Reload reads the configuration again, and applies the changes that need no restart: workers, policies, service
 // levels, tenants, the queue and the hold. No request is dropped. It returns the changes, one line for each. Settings
-// that need a restart keep their values; Reload names and logs them. If it returns an error, nothing has changed.
+// that need a restart keep their values; Reload names and logs them. If it returns an error, the configuration has not
+// changed. Certificates are read again first, because they do not depend on the rest.
 func (a *App) Reload() (changes []string, err error) {
 	defer func() { a.telemetry.Reloaded(err) }()
 	if a.options.Load == nil {
@@ -25,6 +26,11 @@ func (a *App) Reload() (changes []string, err error) {
 	}
 	a.reloading.Lock() // locked before the file is read, so that the later of two reloads applies the newer file
 	defer a.reloading.Unlock()
+	for _, c := range a.allCertificates() {
+		if err := a.reloadCertificates(c); err != nil {
+			return nil, err
+		}
+	}
 	seen := look(a.files()) // before the files are read: a change while they are read is seen by the next look
 	next, err := a.options.Load()
 	a.mu.Lock()

@@ -6,39 +6,64 @@ import (
 	"time"
 )
 
-// watchFiles reloads the configuration when one of its files has changed, until ctx ends. It looks at the files instead
-// of asking the system for events: this also works for network file systems, for a file that another file replaces, and
-// for Kubernetes, which replaces a symbolic link in the path (..data). The price is one stat for each file and look.
+// watch is a set of files that are read again when they change.
+type watch struct {
+	what   string
+	files  func() []string
+	seen   func() looks // the files before they were last read
+	reload func() error
+	before looks // the files at the last look
+}
+
+// watchFiles reads the files of the configuration and of certificates again when they have changed, until ctx ends. It
+// looks at the files instead of asking the system for events: this also works for network file systems, for a file that
+// another file replaces, and for Kubernetes, which replaces a symbolic link in the path (..data). The price is one stat
+// for each file and look.
 func (a *App) watchFiles(ctx context.Context, interval time.Duration) error {
+	watches := []*watch{{what: "the configuration", files: a.files, seen: a.seenFiles, reload: func() error {
+		_, err := a.Reload()
+		return err
+	}}}
+	for _, c := range a.allCertificates() {
+		seen := look(c.Files())
+		watches = append(watches, &watch{what: "a certificate", files: c.Files, seen: func() looks { return seen }, reload: func() error {
+			seen = look(c.Files())
+			return a.reloadCertificates(c)
+		}})
+	}
 	ticks := time.NewTicker(interval)
 	defer ticks.Stop()
-	var before looks
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-ticks.C:
 		}
-		now := look(a.files())
-		a.mu.Lock()
-		seen := a.seen
-		a.mu.Unlock()
-		// A file that an editor is writing changes between two looks, or is missing at one of them. A reload waits until two
-		// looks in a row see the same files.
-		settled := now.equal(before) && now.complete()
-		before = now
-		if !settled || now.equal(seen) {
-			continue
-		}
-		a.log.Info("a file of the configuration changed")
-		if _, err := a.Reload(); err != nil {
-			a.log.Error("reload refused: the old configuration stays until the file changes again", "error", err)
+		for _, w := range watches {
+			if !w.changed() {
+				continue
+			}
+			if err := w.reload(); err != nil {
+				a.log.Error("files changed and cannot be used: the old ones stay in force until the files change again", "files", w.what, "error", err)
+			}
 		}
 	}
 }
 
+// changed looks at the files, and reports whether they differ from what was read. A file that is being written changes
+// between two looks, or is missing at one of them. So changed waits until two looks in a row see the same files.
+func (w *watch) changed() bool {
+	now := look(w.files())
+	settled := now.equal(w.before) && now.complete()
+	w.before = now
+	return settled && !now.equal(w.seen())
+}
+
 // files returns the paths of the files that a reload reads.
 func (a *App) files() []string {
+	if a.options.Load == nil || a.options.File == "" {
+		return nil
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	paths := []string{a.options.File}
@@ -48,6 +73,13 @@ func (a *App) files() []string {
 		}
 	}
 	return paths
+}
+
+// seenFiles returns the files of the configuration before they were last read.
+func (a *App) seenFiles() looks {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.seen
 }
 
 // looks are the states of some files at one moment.

@@ -71,7 +71,7 @@ func TestAFileThatChangesIsReloaded(t *testing.T) {
 			if err := change(file, []byte("tenants: [{")); err != nil { // a broken file
 				t.Fatal(err)
 			}
-			r.wait("the log says what is wrong", func() bool { return strings.Contains(log.String(), "reload refused") })
+			r.wait("the log says what is wrong", func() bool { return strings.Contains(log.String(), "files changed and cannot be used") })
 			if got := status(); got != http.StatusUnauthorized {
 				t.Errorf("after a broken file the gateway answers %d", got)
 			}
@@ -79,7 +79,7 @@ func TestAFileThatChangesIsReloaded(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.wait("the corrected file is in force", func() bool { return status() == http.StatusOK })
-			if n := strings.Count(log.String(), "reload refused"); n != 1 {
+			if n := strings.Count(log.String(), "files changed and cannot be used"); n != 1 {
 				t.Errorf("the log names the broken file %d times", n)
 			}
 		})

@@ -14,6 +14,7 @@ import (
 	"github.com/warmpath/warmpath/internal/admin"
 	"github.com/warmpath/warmpath/internal/discovery"
 	"github.com/warmpath/warmpath/internal/gateway"
+	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/queue"
 	"github.com/warmpath/warmpath/internal/telemetry"
@@ -63,6 +64,9 @@ type Config struct {
 	// RequestServiceLevels allows requests to choose their service levels by a header (docs/api.md). The default is false,
 	// because stricter levels of one client can slow down the other clients.
 	RequestServiceLevels bool `yaml:"request_service_levels"`
+	// TLS names the files for TLS at the address for clients. By default clients speak HTTP without TLS. With TLS they may
+	// use HTTP/1.1 and HTTP/2. The admin listener has files of its own (admin.tls).
+	TLS network.TLSConfig `yaml:"tls"`
 	// WatchInterval is how often the router looks whether this file or a file that it names has changed. It then reloads,
 	// as after SIGHUP, once the files have not changed for one interval. A file with an error changes nothing. 2 s is
 	// soon enough for people, and a look costs microseconds. 0: only SIGHUP and POST /admin/reload reload.
@@ -287,6 +291,7 @@ func (c *Config) validate(found *problems) {
 	c.validateLevels(found)
 	c.validateTenants(found)
 	found.notNegative("watch_interval", c.WatchInterval)
+	found.section("tls", c.TLS.Validate())
 	c.validateModels(found)
 	c.validateRouting(found)
 	c.validateHealth(found)

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"net/http"
 	"sync"
@@ -78,6 +79,16 @@ func (c *limitedConn) CloseWrite() error {
 
 type connKey struct{}
 
+// limitedOf returns the connection of a limitListener, which may be inside a TLS connection. It returns nil for another
+// value.
+func limitedOf(conn any) *limitedConn {
+	if secure, is := conn.(*tls.Conn); is {
+		conn = secure.NetConn()
+	}
+	c, _ := conn.(*limitedConn)
+	return c
+}
+
 // LimitConnections bounds the connections and requests of server. server must serve the returned listener.
 // LimitConnections sets server's ConnState and ConnContext, and wraps its Handler. refuse answers a request for which
 // there is no place.
@@ -93,7 +104,7 @@ func LimitConnections(l net.Listener, server *http.Server, limit ConnectionLimit
 	}
 	next := server.Handler
 	server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if conn, ok := r.Context().Value(connKey{}).(*limitedConn); ok {
+		if conn := limitedOf(r.Context().Value(connKey{})); conn != nil {
 			conn.silent.Store(false)
 			conn.requests.Add(1)
 			defer func() {
@@ -159,8 +170,8 @@ func (l *limitListener) leave() {
 // changed is server's ConnState: it is called when the state of a connection changes. If the connection is closed,
 // changed removes the connection from conns and frees its token.
 func (l *limitListener) changed(conn net.Conn, state http.ConnState) {
-	c, ours := conn.(*limitedConn)
-	if !ours || state != http.StateClosed && state != http.StateHijacked {
+	c := limitedOf(conn)
+	if c == nil || state != http.StateClosed && state != http.StateHijacked {
 		return
 	}
 	l.mu.Lock()

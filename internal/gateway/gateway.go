@@ -15,6 +15,7 @@ import (
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/queue"
 	"github.com/warmpath/warmpath/internal/telemetry"
@@ -22,8 +23,8 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// Parts are the components that a Gateway uses; all but Tenants, Queue, MaxRequests, Connections, ShadowSample, Stalled
-// and Version are required.
+// Parts are the components that a Gateway uses; all but Tenants, Certificates, Queue, MaxRequests, Connections,
+// ShadowSample, Stalled and Version are required.
 type Parts struct {
 	Router    *warmpath.Router
 	Fleet     *fleet.Fleet
@@ -38,6 +39,8 @@ type Parts struct {
 	// holder is saturated; 0 is no limit.
 	Queue       queue.Config
 	MaxRequests int
+	// Certificates are those of the listener; nil: clients speak HTTP without TLS.
+	Certificates *network.Certificates
 	// Connections bounds the connections of clients.
 	Connections ConnectionLimit
 	// ShadowSample is the share of requests about which the shadow policy is asked, 0 to 1.
@@ -117,7 +120,8 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 	server.Protocols = new(http.Protocols)
 	server.Protocols.SetHTTP1(true)
 	server.Protocols.SetUnencryptedHTTP2(g.cfg.HTTP2)
-	var requests sync.WaitGroup // Close does not wait for handlers, so Serve waits for them
+	server.Protocols.SetHTTP2(true) // with TLS, where the client and the server agree on it [RFC 7301]
+	var requests sync.WaitGroup     // Close does not wait for handlers, so Serve waits for them
 	server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		requests.Add(1)
 		defer requests.Done()
@@ -132,7 +136,7 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 	defer stop()
 	l = LimitConnections(l, server, g.Connections, g.refuseConnection)
 	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(l) }() // this goroutine ends when the server is shut down or closed, below
+	go func() { failed <- g.Certificates.Serve(server, l) }() // this goroutine ends when the server is shut down or closed, below
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serve on %s: %w", l.Addr(), err)

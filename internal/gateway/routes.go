@@ -146,6 +146,8 @@ func (g *Gateway) answer(w http.ResponseWriter, r *http.Request) {
 		g.refuse(w, to.dialect, "method", api.MethodNotAllowed(r.Method, r.URL.Path, to.methods))
 	case to.open:
 		to.serve(g, w, r)
+	case g.Certificates.MissingCertificate(r.TLS):
+		g.refuse(w, to.dialect, "client_certificate", api.CertificateMissing())
 	default:
 		t, err := g.whoAsks(r.Header)
 		if err != nil {

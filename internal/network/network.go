@@ -1,6 +1,8 @@
 // Package network opens listeners and connections, on the machine's network or on a network that a test provides. With
 // a network in memory, a test runs the whole application in virtual time.
 //
+// It also reads the certificates of listeners ([Certificates]).
+//
 // The package does not know which bytes are sent. Every component that listens or dials takes a [Network]; nil means
 // [Machine]:
 //
