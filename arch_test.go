@@ -22,7 +22,7 @@ const module = "github.com/warmpath/warmpath"
 var layers = [][]string{
 	{"cmd/warmpath"},
 	{"internal/app"},
-	{"internal/config"}, // embeds every component's own Config
+	{"internal/config", "internal/config/migrate"}, // config embeds every component's own Config
 	{"internal/admin"},
 	{"internal/gateway", "internal/mockengine", "internal/sim", "internal/loadgen", "internal/doctor"},
 	{"internal/tokens/inprocess", "internal/telemetry"},
@@ -57,7 +57,7 @@ var rules = []struct {
 	{"github.com/spf13/cobra", []string{"cmd/warmpath"}, "commands live in cmd/warmpath"},
 	{"github.com/valyala/fastjson", []string{"internal/mockengine", "internal/loadgen"}, "the mock engines and the load generator read JSON as trees; the router reads it with internal/jsonscan"},
 	{"github.com/goccy/go-yaml", []string{"internal/config"}, "the file's format is the config package's business"},
-	{module + "/policy", []string{"", "cmd/warmpath", "internal/admin", "internal/app", "internal/config", "internal/gateway", "internal/sim", "policy/peers"}, "sources of facts, such as internal/discovery, put them into the fleet's types, and know no policy"},
+	{module + "/policy", []string{"", "cmd/warmpath", "internal/admin", "internal/app", "internal/config", "internal/config/migrate", "internal/gateway", "internal/sim", "policy/peers"}, "sources of facts, such as internal/discovery, put them into the fleet's types, and know no policy"},
 	{"net/http/httputil", nil, "ReverseProxy truncates streams whose POST body is still open (golang/go#40747); internal/proxy is ours"},
 	{"C", nil, "the binary is static: CGO_ENABLED=0"},
 }

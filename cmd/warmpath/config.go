@@ -2,10 +2,13 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"os"
 
 	"github.com/spf13/cobra"
 
 	"github.com/warmpath/warmpath/internal/config"
+	"github.com/warmpath/warmpath/internal/config/migrate"
 )
 
 // noWorkers is the warning about a file without workers. It is no error, because workers can be added to a router that
@@ -19,19 +22,14 @@ A running router reads workers that were added to its file, within seconds or af
 func newConfig() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "config",
-		Short: "Check a configuration file, or print one to start from",
+		Short: "Check a configuration file, print one to start from, or migrate one of another router",
 		Args:  noArgs,
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(&cobra.Command{
 		Use:   "check FILE",
 		Short: "Check FILE and print everything that is wrong with it",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usageError{fmt.Errorf("config check takes one file, not %d", len(args))}
-			}
-			return nil
-		},
+		Args:  oneFile("config check"),
 		RunE: func(c *cobra.Command, args []string) error {
 			cfg, err := config.Load(args[0], nil)
 			if err != nil {
@@ -57,6 +55,60 @@ func newConfig() *cobra.Command {
 			_, err := fmt.Fprint(c.OutOrStdout(), config.Sample())
 			return err
 		},
-	})
+	}, newMigrate())
 	return c
+}
+
+// oneFile accepts one argument, the name of a file.
+func oneFile(command string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return usageError{fmt.Errorf("%s takes one file, not %d", command, len(args))}
+		}
+		return nil
+	}
+}
+
+func newMigrate() *cobra.Command {
+	return &cobra.Command{
+		Use:   "migrate FILE",
+		Short: "Print FILE, a configuration of another router, as a configuration of this one",
+		Long: `Print FILE, a configuration of another router, as a configuration of this one. Keys without a
+counterpart become comments that say what to do instead. Known files: those of the family of SMG
+and vllm-router (worker_urls, mode, policy), the Helm values and the dynamic configuration of
+vLLM's production stack, llm-d's EndpointPickerConfig and Dynamo's DynamoGraphDeployment.
+
+  warmpath config migrate gateway.yaml > warmpath.yaml
+  warmpath config check warmpath.yaml`,
+		Args: oneFile("config migrate"),
+		RunE: func(c *cobra.Command, args []string) error {
+			data, err := readOld(args[0])
+			if err != nil {
+				return fmt.Errorf("read the old file: %w", err)
+			}
+			out, err := migrate.Convert(args[0], data)
+			if err != nil {
+				return err
+			}
+			_, err = c.OutOrStdout().Write(out)
+			return err
+		},
+	}
+}
+
+// maxOld bounds the size of a file to migrate, in bytes. Helm values have some tens of kilobytes.
+const maxOld = 8 << 20
+
+// readOld reads a whole file of bounded size.
+func readOld(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxOld+1))
+	if err == nil && len(data) > maxOld {
+		err = fmt.Errorf("%s is longer than %d bytes", path, maxOld)
+	}
+	return data, err
 }

@@ -1,0 +1,192 @@
+package migrate
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/internal/config"
+	"github.com/warmpath/warmpath/policy"
+)
+
+// gatewayFlags are the keys of a gateway's file that have the meaning of a flag. A section is a part of the key.
+var gatewayFlags = map[string]string{
+	"host": "host", "port": "port", "log_level": "log-level", "api_key": "api-key", "mode.worker_urls": "worker-urls", "worker_urls": "worker-urls",
+	"metrics.host": "prometheus-host", "metrics.port": "prometheus-port", "request_timeout_secs": "request-timeout-secs",
+	"max_payload_size": "max-payload-size", "max_concurrent_requests": "max-concurrent-requests", "queue_size": "queue-size",
+	"queue_timeout_secs": "queue-timeout-secs", "rate_limit_tokens_per_second": "rate-limit-tokens-per-second",
+	"worker_startup_timeout_secs": "worker-startup-timeout-secs", "worker_startup_check_interval_secs": "worker-startup-check-interval",
+	"engine_wait_timeout_secs": "engine-wait-timeout-secs", "intra_node_data_parallel_size": "intra-node-data-parallel-size",
+	"request_id_headers": "request-id-headers", "cors_allowed_origins": "cors-allowed-origins", "log_dir": "log-dir",
+	"tokenizer_path": "tokenizer-path", "shutdown_grace_period_secs": "shutdown-grace-period-secs",
+	"retry.max_retries": "retry-max-retries", "retry.initial_backoff_ms": "retry-initial-backoff-ms", "retry.max_backoff_ms": "retry-max-backoff-ms",
+	"retry.backoff_multiplier": "retry-backoff-multiplier", "retry.jitter_factor": "retry-jitter-factor",
+	"circuit_breaker.failure_threshold": "cb-failure-threshold", "circuit_breaker.success_threshold": "cb-success-threshold",
+	"circuit_breaker.timeout_duration_secs": "cb-timeout-duration-secs", "circuit_breaker.window_duration_secs": "cb-window-duration-secs",
+	"health_check.failure_threshold": "health-failure-threshold", "health_check.success_threshold": "health-success-threshold",
+	"health_check.timeout_secs": "health-check-timeout-secs", "health_check.check_interval_secs": "health-check-interval-secs",
+	"health_check.endpoint": "health-check-endpoint", "service_discovery.enabled": "service-discovery",
+}
+
+// gatewaySwitches are flags without a value: a key with the value true gives them.
+var gatewaySwitches = map[string]string{
+	"disable_retries": "disable-retries", "disable_circuit_breaker": "disable-circuit-breaker", "dp_aware": "dp-aware", "enable_igw": "enable-igw",
+}
+
+// gatewayAdvice says what to do about keys without a counterpart, by key or by section.
+var gatewayAdvice = map[string]string{
+	"mode.prefill_urls":   "the router sends a whole request to one worker: name workers that do prefill and decode",
+	"mode.prefill_policy": "one policy decides for the whole request", "mode.kv_events.topic_filter": "the router asks the engines for their topic",
+	"mode.kv_events.default_port": "the router asks the engines for their event endpoints; name others as events: of a worker",
+	"api_keys":                    "describe tenants in the file, with the SHA-256 of each key (docs/configure.md)", "admin_api_key": "set admin.key_file, or the variable " + config.EnvAdminKey,
+	"model_rules":            "give the engine a further name with --served-model-name, or describe an alias in the file (docs/configure.md)",
+	"expose_routing_headers": "gateway.headers says whether answers have the router's headers", "decision_log": "GET /admin/decisions has the last decisions",
+	"trace_config": "set the receiver of traces in the file (docs/configure.md)", "semantic_cache": "cache answers in the application or in a proxy",
+	"prompt_cache": "cache answers in the application or in a proxy", "pre_routing_hooks": "check requests in a proxy in front of the router",
+	"semantic_cluster": "give related requests the same session header", "shared_prefix_routing": "each router reads the engines' events",
+	"service_discovery": "name the workers under workers; the file is read again after SIGHUP or POST /admin/reload",
+}
+
+// gateway reads a file of the family of SMG and vllm-router: the router's settings, with worker_urls and a policy.
+func (c *converter) gateway(root *config.Node) { c.section("", root) }
+
+// section reads the keys of a mapping. path is its own key.
+func (c *converter) section(path string, n *config.Node) {
+	for _, p := range n.Pairs {
+		key := strings.TrimPrefix(path+"."+p.Key, ".")
+		switch {
+		case key == "mode" && p.Value.Pairs != nil, key == "mode.kv_events":
+			c.section(key, p.Value)
+		case key == "mode.type":
+			if t := text(p.Value); t != "regular" {
+				c.note(key, p.Value, "the router sends a whole request to one worker: name workers that do prefill and decode")
+			}
+		case key == "mode.decode_urls": // in the seeds' form the workers that answer
+			c.flag(key, "worker-urls", texts(p.Value)...)
+			c.notes = append(c.notes, "mode.decode_urls: these workers must do prefill, too")
+		case key == "policy" && p.Value.Pairs != nil, key == "mode.policy", key == "mode.decode_policy" && c.policy == nil:
+			c.usePolicy(key, p.Value)
+		case key == "policy":
+			c.flag(key, "policy", texts(p.Value)...)
+		case key == "routing" && p.Value.Pairs != nil:
+			c.routing(p.Value)
+		case key == "model_path":
+			c.modelPath(p.Value)
+		case key == "metrics.host" && text(p.Value) != "127.0.0.1" && text(p.Value) != "localhost":
+			c.note(key, p.Value, "admin.listen stays on 127.0.0.1: an address that other machines reach needs admin.key_file")
+		case gatewaySwitches[key] != "":
+			if text(p.Value) == "true" {
+				c.flag(key, gatewaySwitches[key], "true")
+			}
+		case gatewayFlags[key] != "":
+			if values := texts(p.Value); len(values) > 0 {
+				c.flag(key, gatewayFlags[key], values...)
+			}
+		case path == "" && slices.Contains([]string{"metrics", "retry", "circuit_breaker", "health_check"}, key) && p.Value.Pairs != nil:
+			c.section(key, p.Value)
+		default:
+			advice := gatewayAdvice[key]
+			if section, _, nested := strings.Cut(key, "."); advice == "" && nested {
+				advice = gatewayAdvice[section]
+			}
+			c.note(key, unlessSecret(p), advice)
+		}
+	}
+}
+
+// unlessSecret returns the value of a pair for a note, or nil if the value may be a key or a password.
+func unlessSecret(p config.Pair) *config.Node {
+	for _, word := range []string{"key", "token", "secret", "password", "auth"} {
+		if strings.Contains(strings.ToLower(p.Key), word) {
+			return nil
+		}
+	}
+	return p.Value
+}
+
+// modelPath reads a folder, or a name on the hub.
+func (c *converter) modelPath(n *config.Node) {
+	if path := text(n); strings.HasPrefix(path, "/") || strings.HasPrefix(path, ".") {
+		c.note("model_path", n, "models: [{path: …}] names the folder, if the router does not find it by itself")
+	} else if path != "" {
+		c.note("model_path", n, "the router looks for the model in the Hugging Face cache; models: [{path: hub:"+path+"}] and hub.allow: true download it")
+	}
+}
+
+// routing reads the section of vllm_cache_aware's design: the name of a policy, and the policy's parameters under its
+// name.
+func (c *converter) routing(n *config.Node) {
+	name := text(n.Get("policy"))
+	if parameters := n.Get(name); name != "" && parameters != nil && parameters.Pairs != nil {
+		c.usePolicy("routing."+name, &config.Node{Pairs: append([]config.Pair{{Key: "type", Value: &config.Node{Text: name}}}, parameters.Pairs...)})
+	} else if name != "" {
+		c.flag("routing.policy", "policy", name)
+	}
+	for _, p := range n.Pairs {
+		if p.Key != "policy" && p.Key != name {
+			c.note("routing."+p.Key, unlessSecret(p), "")
+		}
+	}
+}
+
+// usePolicy reads a policy with its parameters. A policy that exists here has the parameters that it has there.
+func (c *converter) usePolicy(key string, n *config.Node) {
+	name := text(n.Get("type"))
+	renamed := config.Default()
+	if _, err := config.ApplyForeign(&renamed, []config.GivenFlag{{Name: "policy", Values: []string{name}}}); err != nil || name == "" {
+		c.note(key, nil, "name a policy under policy")
+		return
+	}
+	kind, ok := warmpath.PolicyKinds().Find(renamed.Policy)
+	if !ok {
+		c.note(key+".type", n.Get("type"), "there is no such policy; the default policy marginal decides. docs/policies.md lists the others")
+		c.policyNotes(key, n)
+		return
+	}
+	known := policy.ParameterKeys(kind.Defaults())
+	c.policy = []string{"policy:", "  type: " + kind.Name}
+	for _, p := range n.Pairs {
+		switch {
+		case p.Key == "type":
+		case slices.Contains(known, p.Key):
+			c.policy = append(c.policy, "  "+p.Key+": "+flow(p.Value))
+		default:
+			c.note(key+"."+p.Key, unlessSecret(p), "the policy has no such parameter here (docs/policies/"+kind.Name+".md)")
+		}
+	}
+}
+
+func (c *converter) policyNotes(key string, n *config.Node) {
+	for _, p := range n.Pairs {
+		if p.Key != "type" {
+			c.note(key+"."+p.Key, unlessSecret(p), "")
+		}
+	}
+}
+
+// flow returns a value in YAML's flow style. Scalars that are numbers or truth values stay as they are.
+func flow(n *config.Node) string {
+	switch {
+	case n.Pairs != nil:
+		parts := make([]string, 0, len(n.Pairs))
+		for _, p := range n.Pairs {
+			parts = append(parts, quoted(p.Key)+": "+flow(p.Value))
+		}
+		return "{" + strings.Join(parts, ", ") + "}"
+	case n.List != nil:
+		parts := make([]string, 0, len(n.List))
+		for _, v := range n.List {
+			parts = append(parts, flow(v))
+		}
+		return "[" + strings.Join(parts, ", ") + "]"
+	case n.Text == "true" || n.Text == "false" || plainNumber(n.Text):
+		return n.Text
+	}
+	return quoted(n.Text)
+}
+
+// plainNumber reports whether a text is a decimal number.
+func plainNumber(s string) bool {
+	s = strings.TrimPrefix(s, "-")
+	return s != "" && strings.Trim(s, "0123456789.") == "" && strings.Count(s, ".") <= 1 && s[0] != '.' && s[len(s)-1] != '.'
+}
