@@ -27,8 +27,8 @@ import (
 	"github.com/warmpath/warmpath/kvfeed"
 )
 
-// Parts are the components that the admin listener shows. All are required except Certificates, Connections, Notes, TokenModels,
-// Stalled, Meant and Reload.
+// Parts are the components that the admin listener shows. All are required except Certificates, Connections, Notes,
+// TokenModels, Stalled, Meant and Reload.
 type Parts struct {
 	Router    *warmpath.Router
 	Gateway   *gateway.Gateway

@@ -45,7 +45,8 @@ func (a *App) reloadCertificates(c *network.Certificates) error {
 	return nil
 }
 
-// expirySoon is the time before the end of a certificate from which on the log warns. Automatic renewals happen earlier.
+// expirySoon is the time before the end of a certificate from which on the log warns. Automatic renewals happen
+// earlier.
 const expirySoon = 7 * 24 * time.Hour
 
 func (a *App) warnOfExpiry(c *network.Certificates) {

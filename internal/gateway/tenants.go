@@ -34,8 +34,8 @@ func (g *Gateway) whoAsks(h http.Header) (*tenant.Tenant, error) {
 		return nil, nil
 	}
 	if g.identity.named {
-		// A proxy in front of the gateway names the tenant. The name of a tenant with keys is not enough: otherwise a client
-		// that reaches the gateway without the proxy would need no key.
+		// A proxy in front of the gateway names the tenant. The name of a tenant with keys is not enough: otherwise a
+		// client that reaches the gateway without the proxy would need no key.
 		if values := h[g.identity.tenant]; len(values) > 0 {
 			if t := g.Tenants.ByName(values[0]); t != nil && !t.Keyed() {
 				return t, nil
@@ -73,8 +73,8 @@ func credential(field, value string) string {
 	return strings.TrimSpace(key)
 }
 
-// tenantName returns the name of a request's tenant. t is nil if the gateway is open; then a header names the tenant, or
-// the tenant is a hash of the key.
+// tenantName returns the name of a request's tenant. t is nil if the gateway is open; then a header names the tenant,
+// or the tenant is a hash of the key.
 func (g *Gateway) tenantName(t *tenant.Tenant, h http.Header) string {
 	if t != nil {
 		return t.Name

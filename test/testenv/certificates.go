@@ -42,8 +42,8 @@ func NewAuthority(t testing.TB) *Authority {
 	return a
 }
 
-// Issue writes a certificate for 127.0.0.1 with this serial number, and its key. The certificate is for a server and for
-// a client. The files replace existing ones as deployment tools do: by a rename.
+// Issue writes a certificate for 127.0.0.1 with this serial number, and its key. The certificate is for a server and
+// for a client. The files replace existing ones as deployment tools do: by a rename.
 func (a *Authority) Issue(certFile, keyFile string, serial int64) {
 	a.t.Helper()
 	key := a.newKey()
