@@ -29,7 +29,7 @@ var layers = [][]string{
 	{"internal/proxy", "kvfeed", "internal/discovery", "internal/tokens", "internal/report"},
 	{"internal/api", "internal/queue", "internal/tenant", "internal/engine", "internal/workload"},
 	{"", "internal/zmtp"}, // "" is the root package, the Router
-	{"policy/peers"},
+	{"policy/peers", "policy/script"},
 	{"policy", "tokenizer"},
 	{"kvindex", "placement", "kvevent", "tokenizer/jinja"},
 	{"block", "fleet", "internal/network", "internal/jsonscan", "kvindex/internal/memory"},
@@ -57,7 +57,8 @@ var rules = []struct {
 	{"github.com/spf13/cobra", []string{"cmd/warmpath"}, "commands live in cmd/warmpath"},
 	{"github.com/valyala/fastjson", []string{"internal/mockengine", "internal/loadgen"}, "the mock engines and the load generator read JSON as trees; the router reads it with internal/jsonscan"},
 	{"github.com/goccy/go-yaml", []string{"internal/config"}, "the file's format is the config package's business"},
-	{module + "/policy", []string{"", "cmd/warmpath", "internal/admin", "internal/app", "internal/config", "internal/config/migrate", "internal/gateway", "internal/sim", "policy/peers"}, "sources of facts, such as internal/discovery, put them into the fleet's types, and know no policy"},
+	{"go.starlark.net/", []string{"policy/script"}, "one heavy dependency, one home"},
+	{module + "/policy", []string{"", "cmd/warmpath", "internal/admin", "internal/app", "internal/config", "internal/config/migrate", "internal/gateway", "internal/sim", "policy/peers", "policy/script"}, "sources of facts, such as internal/discovery, put them into the fleet's types, and know no policy"},
 	{"net/http/httputil", nil, "ReverseProxy truncates streams whose POST body is still open (golang/go#40747); internal/proxy is ours"},
 	{"C", nil, "the binary is static: CGO_ENABLED=0"},
 }

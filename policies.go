@@ -8,12 +8,13 @@ import (
 
 	"github.com/warmpath/warmpath/policy"
 	"github.com/warmpath/warmpath/policy/peers"
+	"github.com/warmpath/warmpath/policy/script"
 )
 
-var kinds = policy.Join(policy.Own(), peers.Kinds())
+var kinds = policy.Join(policy.Own(), peers.Kinds(), script.Kinds())
 
-// PolicyKinds returns all kinds of policies, sorted by name: the kinds of package policy, and the kinds of other
-// projects in package policy/peers.
+// PolicyKinds returns all kinds of policies, sorted by name: the kinds of package policy, the kinds of other projects
+// in package policy/peers, and scripts.
 func PolicyKinds() policy.Kinds { return slices.Clone(kinds) }
 
 // policyTable has all policies, and says which policy decides a request. It is immutable: a change makes a new table.

@@ -22,6 +22,8 @@ const (
 	BranchBucket      Branch = "bucket"       // the worker for prompts of this length was taken
 	BranchBalance     Branch = "balance"      // the loads of the workers differ too much: load alone decided
 	BranchMatchUnused Branch = "match_unused" // the policy does not look at matches
+	BranchScript      Branch = "script"       // a script decided, or left the choice to the default policy
+	BranchBroken      Branch = "broken"       // a script failed: the default policy decided
 	BranchNone        Branch = "none"         // no candidate can be used
 )
 
@@ -50,6 +52,8 @@ var reasons = map[Branch]string{
 	BranchBucket:      "prompts of this length belong to this worker",
 	BranchBalance:     "loads are too far apart: the least load",
 	BranchMatchUnused: "the policy does not look at matches",
+	BranchScript:      "the script's choice",
+	BranchBroken:      "the script failed: the default policy decided",
 	BranchNone:        "no worker can be used",
 }
 

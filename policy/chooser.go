@@ -37,6 +37,14 @@ type Retirer interface {
 	Retire(holders []fleet.Holder)
 }
 
+// Failer is a chooser whose rule may fail, such as a script.
+type Failer interface {
+	Chooser
+	// OnFailure sets the function that is told of each failure: the call that failed, such as choose, and why. OnFailure
+	// is called once, before any other method. The function is called concurrently.
+	OnFailure(failed func(call string, err error))
+}
+
 // Stateless has all methods of a [Chooser] but Choose. Embed it in a chooser that remembers nothing.
 type Stateless struct{}
 
@@ -66,6 +74,7 @@ func (r *ranked) Choose(q *Query, c []Candidate) Pick {
 // Pick is a chooser's decision.
 type Pick struct {
 	Index  int    // the index of the candidate; -1 if the chooser refuses all
+	Reason string // the meaning of the choice in the chooser's own words; "": the policy's words for the branch
 	Branch Branch // the rule that decided; "": the matches decide the branch, as for policies made of scorers
 	Ranked bool   // the highest Score was taken
 	Tie    Tie    // if Ranked: the rule among candidates with the highest Score

@@ -45,6 +45,10 @@ type Spec struct {
 	// Query.Cached. nil is no source.
 	Source Source
 
+	// Failed is told of each failure of a chooser that is a [Failer]. The program that builds the policy sets it; nil is
+	// none. It must not wait.
+	Failed func(call string, err error)
+
 	// NeedsTarget makes the policy refuse requests that name no worker.
 	NeedsTarget bool
 
@@ -145,6 +149,9 @@ func Build(s Spec) (*Policy, error) {
 	p := &Policy{spec: s, filters: filtersOf(&s), picker: best{}, terms: slices.Clone(s.Terms), matches: s.NeedsMatches}
 	if s.Chooser != nil {
 		p.chooser = s.Chooser()
+		if f, ok := p.chooser.(Failer); ok && s.Failed != nil {
+			f.OnFailure(s.Failed)
+		}
 		if len(s.Scorers) > 0 || s.Picker != "" {
 			errs = append(errs, errors.New("a chooser decides alone: leave out scorers and picker"))
 		}
@@ -298,12 +305,12 @@ func (p *Policy) choose(q *Query, c []Candidate) Choice {
 	}
 	if p.chooser != nil {
 		pick := p.chooser.Choose(q, c[:passed])
-		choice := Choice{Index: pick.Index, Passed: passed, Branch: pick.Branch, Ranked: pick.Ranked, Tie: pick.Tie}
+		choice := Choice{Index: pick.Index, Passed: passed, Branch: pick.Branch, Reason: pick.Reason, Ranked: pick.Ranked, Tie: pick.Tie}
 		switch {
 		case pick.Index < 0:
-			choice.Branch = BranchNone
+			choice.Branch, choice.Reason = BranchNone, ""
 		case q.Target != "":
-			choice.Branch = BranchDirect
+			choice.Branch, choice.Reason = BranchDirect, ""
 		case pick.Branch == "":
 			choice.Branch = p.branch(q, c, pick.Index)
 			if p.reasons == nil {

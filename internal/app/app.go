@@ -97,6 +97,8 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	}
 	a.external = a.sourcesOf(cfg)
 	attach(options.Policies, a.external)
+	a.countFailures(options.Policies)
+	options.Policy.Failed = a.failuresOf(options.Policy.Name)
 	if x := a.external[options.Policy.Name]; x != nil {
 		options.Policy.Source = x.client.Cached
 	}

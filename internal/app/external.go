@@ -67,8 +67,8 @@ func attach(specs []policy.Spec, sources map[string]*source) {
 	}
 }
 
-// attachChanged sets the source of each policy in the policy's spec. It also adds the specs of policies for which only
-// the source changes. Callers hold a.mu.
+// attachChanged sets the source of each policy in the policy's spec, and who is told of its failures. It also
+// adds the specs of policies for which only the source changes. Callers hold a.mu.
 func (a *App) attachChanged(specs []policy.Spec, cfg *config.Config, sources map[string]*source) []policy.Spec {
 	for name, p := range cfg.Parameters() {
 		listed := slices.ContainsFunc(specs, func(s policy.Spec) bool { return s.Name == name })
@@ -77,6 +77,7 @@ func (a *App) attachChanged(specs []policy.Spec, cfg *config.Config, sources map
 		}
 	}
 	attach(specs, sources)
+	a.countFailures(specs)
 	return specs
 }
 

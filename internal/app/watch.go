@@ -72,7 +72,7 @@ func (a *App) files() []string {
 			paths = append(paths, path)
 		}
 	}
-	return paths
+	return append(paths, scriptFiles(a.cfg)...)
 }
 
 // seenFiles returns the files of the configuration before they were last read.

@@ -41,10 +41,12 @@ type Telemetry struct {
 	holding    prometheus.Gauge
 	heldBytes  prometheus.Gauge
 	branches   *prometheus.CounterVec
-	shadowed   *prometheus.CounterVec
-	shadowDiff *prometheus.HistogramVec
-	shadowCost *prometheus.HistogramVec
-	levels     *prometheus.CounterVec
+
+	policyFailures *prometheus.CounterVec
+	shadowed       *prometheus.CounterVec
+	shadowDiff     *prometheus.HistogramVec
+	shadowCost     *prometheus.HistogramVec
+	levels         *prometheus.CounterVec
 
 	tenantRequests *prometheus.CounterVec
 	tenantTokens   *prometheus.CounterVec
@@ -79,7 +81,7 @@ func New(cfg Config) *Telemetry {
 	t.makeTenantMetrics()
 	t.registry.MustRegister(
 		t.requests, t.retries, t.refused, t.firstToken, t.total, t.routing, t.tokens, t.tokenWait, t.tokenAsked,
-		t.difference, t.compared, t.panics, t.inFlight, t.reloads, t.queued, t.held, t.holding, t.heldBytes, t.branches, t.shadowed, t.shadowDiff, t.shadowCost, t.levels,
+		t.difference, t.compared, t.panics, t.inFlight, t.reloads, t.queued, t.held, t.holding, t.heldBytes, t.branches, t.policyFailures, t.shadowed, t.shadowDiff, t.shadowCost, t.levels,
 		t.tenantRequests, t.tenantTokens,
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
@@ -135,6 +137,8 @@ func (t *Telemetry) makeQueueMetrics() {
 func (t *Telemetry) makeDecisionMetrics() {
 	t.branches = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_decisions_total",
 		Help: "Decisions, by policy and by branch (the rule that decided). A retry of a request is one more decision."}, []string{"policy", "branch"})
+	t.policyFailures = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_policy_failures_total",
+		Help: "Failed calls of a policy that is a script, by the call (choose, on_routed, on_finished). If choose fails, the default policy decides that request."}, []string{"policy", "call"})
 	t.shadowed = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_shadow_decisions_total",
 		Help: "Requests that the shadow policy decided, too, by the shadow's choice: same (the same holder as the real decision), other (another holder), none."}, []string{"policy", "result"})
 	t.shadowDiff = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_shadow_difference_tokens",
@@ -162,6 +166,11 @@ func (t *Telemetry) Shadowed(s *Shadow) {
 
 // Decided counts a decision.
 func (t *Telemetry) Decided(policy, branch string) { t.branches.WithLabelValues(policy, branch).Inc() }
+
+// PolicyFailed counts a failed call of a policy, such as a script's choose.
+func (t *Telemetry) PolicyFailed(policy, call string) {
+	t.policyFailures.WithLabelValues(policy, call).Inc()
+}
 
 // Queued counts a request that waited for a worker, or that the queue refused, by the outcome.
 func (t *Telemetry) Queued(outcome string, wait time.Duration) {
