@@ -55,7 +55,7 @@ func (g *Gateway) refuseOrder(w http.ResponseWriter, r *http.Request) {
 		g.Order(w, r)
 		return
 	}
-	g.refuse(w, api.OpenAIChat, "orders", &api.Error{Status: http.StatusForbidden, Type: "permission_error", Code: "admin_only",
+	g.refuse(w, api.OpenAIChat, "admin_only", &api.Error{Status: http.StatusForbidden, Type: "permission_error", Code: "admin_only",
 		Message: r.URL.Path + " changes workers: send it to the router's admin listener, or have the operator set " +
 			"gateway.worker_orders to true"})
 }
