@@ -56,6 +56,7 @@ var rules = []struct {
 	{"go.opentelemetry.io/", []string{"internal/telemetry"}, "one heavy dependency, one home"},
 	{"github.com/spf13/cobra", []string{"cmd/warmpath"}, "commands live in cmd/warmpath"},
 	{"github.com/valyala/fastjson", []string{"internal/mockengine", "internal/loadgen"}, "the mock engines and the load generator read JSON as trees; the router reads it with internal/jsonscan"},
+	{"github.com/go-jose/", []string{"internal/tenant"}, "tokens are the tenant package's business"},
 	{"github.com/goccy/go-yaml", []string{"internal/config"}, "the file's format is the config package's business"},
 	{"go.starlark.net/", []string{"policy/script"}, "one heavy dependency, one home"},
 	{module + "/policy", []string{"", "cmd/warmpath", "internal/admin", "internal/app", "internal/config", "internal/config/migrate", "internal/gateway", "internal/sim", "policy/peers", "policy/script"}, "sources of facts, such as internal/discovery, put them into the fleet's types, and know no policy"},
