@@ -210,6 +210,24 @@ func KeyUnknown() *Error {
 		Message: "the API key is not known here: check it, or ask the operator to add its SHA-256 to the tenants"}
 }
 
+// TokenInvalid returns the error for a token that is not valid (401).
+func TokenInvalid() *Error {
+	return &Error{Status: http.StatusUnauthorized, Type: typeInvalid, Code: "invalid_token",
+		Message: "the token is not valid here: its time is over, or its signature, issuer or audience is another; get a new one"}
+}
+
+// TokenOfNobody returns the error for a valid token of a tenant that is not configured (401).
+func TokenOfNobody(name string) *Error {
+	return &Error{Status: http.StatusUnauthorized, Type: typeInvalid, Code: "unknown_tenant",
+		Message: "the token is valid, but its tenant " + Quoted(name) + " is not known here; ask the operator to add it to the tenants"}
+}
+
+// IssuerAbsent returns the error for a token while the keys of its issuer are not known (503).
+func IssuerAbsent(cause error) *Error {
+	return &Error{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Code: "issuer_unreachable", RetryAfter: 5 * time.Second,
+		Message: "the token cannot be checked, because its issuer has not answered yet; try again in a moment", Cause: cause}
+}
+
 // TenantLimited returns the error for a request beyond a limit of its tenant (429). what names the limit.
 func TenantLimited(what string, retry time.Duration) *Error {
 	return &Error{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: what + "_limited", RetryAfter: retry,

@@ -57,6 +57,7 @@ type App struct {
 	router    *warmpath.Router
 	telemetry *telemetry.Telemetry
 	tenants   *tenant.Registry
+	issuer    *tenant.Issuer // nil: no tokens are accepted
 	// The certificates of the listeners; nil: without TLS.
 	certificates, adminCertificates *network.Certificates
 	tokens                          *tokens.Source
@@ -117,6 +118,9 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	a.indexes.fetch, a.events.fetch = a.router.IndexStats, a.kvfeed.Stats
 	a.telemetry = telemetry.New(cfg.Telemetry)
 	a.tenants = tenant.NewRegistry()
+	if cfg.JWT.On() {
+		a.issuer = tenant.NewIssuer(cfg.JWT)
+	}
 	a.tenants.Use(cfg.AllTenants, []byte(cfg.TenantSaltKey))
 	a.tokens = tokens.New(cfg.Tokens, tokenClient(o.Network))
 	a.tokens.Log = o.Log
@@ -138,7 +142,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	}
 	a.gateway = gateway.New(cfg.Gateway, gateway.Parts{
 		Router: a.router, Fleet: a.fleet, Tokens: a.tokens, Client: a.client, Bodies: bodies, Telemetry: a.telemetry, Tenants: a.tenants,
-		Certificates: a.certificates, Queue: cfg.Queue, MaxRequests: cfg.Routing.MaxRequests, Connections: clients, ShadowSample: cfg.ShadowSample, Scoped: a.kvfeed.Scoped, Log: o.Log,
+		Issuer: a.issuer, Certificates: a.certificates, Queue: cfg.Queue, MaxRequests: cfg.Routing.MaxRequests, Connections: clients, ShadowSample: cfg.ShadowSample, Scoped: a.kvfeed.Scoped, Log: o.Log,
 		Stalled: a.stalled, Version: o.Version,
 	})
 	a.gateway.AllowPolicies(cfg.RequestPolicies)
@@ -317,6 +321,9 @@ func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g
 	g.run("paces", stop, func() error { return a.watchPaces(rest) })
 	if cfg.WatchInterval > 0 {
 		g.run("files", stop, func() error { return a.watchFiles(rest, cfg.WatchInterval) })
+	}
+	if a.issuer != nil {
+		g.run("issuer", stop, func() error { return a.runIssuer(rest) })
 	}
 	g.run("reclaim", stop, func() error { return a.reclaim(rest) })
 	noMore := a.runSources(rest, g, stop)

@@ -1,8 +1,10 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"reflect"
 
 	"github.com/warmpath/warmpath/internal/config"
@@ -60,4 +62,12 @@ func compareTenants(old, next *config.Config) string {
 		return "tenants: another order"
 	}
 	return ""
+}
+
+// runIssuer keeps the keys of the tokens' issuer until ctx ends. The issuer is outside the cluster more often than
+// engines are, so it may be asked through the proxy that the environment names.
+func (a *App) runIssuer(ctx context.Context) error {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	defer transport.CloseIdleConnections()
+	return a.issuer.Run(ctx, &http.Client{Transport: transport}, a.log)
 }

@@ -86,6 +86,8 @@ type Config struct {
 	// environment variable WARMPATH_TENANT_SALT_KEY overrides it. All replicas need the same secret. With a new secret
 	// these tenants' cached prompts are no longer found.
 	TenantSaltKeyFile string `yaml:"tenant_salt_key_file"`
+	// JWT says which tokens (JWT of an OpenID Connect issuer) name a tenant, beside API keys.
+	JWT tenant.TokenConfig `yaml:"jwt"`
 	// AllTenants are the tenants of the list and of TenantsFile; TenantSaltKey is the secret.
 	AllTenants    []tenant.Config `yaml:"-"`
 	TenantSaltKey string          `yaml:"-"`
@@ -181,6 +183,7 @@ func Default() Config {
 		Listen:              ":8080",
 		WatchInterval:       2 * time.Second,
 		Policy:              "marginal",
+		JWT:                 tenant.DefaultTokenConfig(),
 		Policies:            []Policy{},
 		ModelPolicies:       map[string]string{},
 		RequestPolicies:     []string{},

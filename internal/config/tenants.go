@@ -57,11 +57,15 @@ func (c *Config) validateTenants(found *problems) {
 		}
 		found.add(path, errors.New(problem))
 	}
+	found.section("jwt", c.JWT.Validate())
+	if c.JWT.On() && len(c.AllTenants) == 0 {
+		found.add("jwt.issuer", errors.New("tokens name tenants, and there are none: list tenants"))
+	}
 	for i := range c.AllTenants {
 		switch t := &c.AllTenants[i]; {
-		case len(t.KeysSHA256) == 0 && !c.Gateway.NamesTenants():
+		case len(t.KeysSHA256) == 0 && !c.Gateway.NamesTenants() && !c.JWT.On():
 			found.add(where(i)+".keys_sha256", fmt.Errorf("the tenant %q has no key, so nobody can be this tenant: add the SHA-256 of a key, or set "+
-				"gateway.tenant_header where a proxy names the tenant", t.Name))
+				"jwt.issuer where tokens name the tenant, or gateway.tenant_header where a proxy does", t.Name))
 			return
 		case t.CacheSalt == tenant.SaltOwn && len(c.TenantSaltKey) < minSaltKey:
 			found.add(where(i)+".cache_salt", fmt.Errorf("own needs a secret of at least %d bytes in tenant_salt_key_file or %s: openssl rand -hex 32 prints one. "+

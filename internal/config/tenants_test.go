@@ -48,9 +48,11 @@ func TestEachMistakeInTenantsIsReportedAtItsPlaceWithoutAKey(t *testing.T) {
 	entry := "{name: a, keys_sha256: [" + digestOfTest + "]"
 	for text, want := range map[string]string{
 		"tenants:": "f:1:10: there is no list: write [] for a gateway that is open to all",
-		"tenants: [{name: a, keys_sha256: [sk-very-secret]}]":                         "f:1:35: tenants[0].keys_sha256[0]: not a SHA-256 digest",
-		"tenants: [{name: a, keys_sha256: sk-very-secret}]":                           "where a list is expected",
-		"tenants: [{name: a, keys: [sk-very-secret]}]":                                "keys_sha256",
+		"tenants: [{name: a, keys_sha256: [sk-very-secret]}]":                                            "f:1:35: tenants[0].keys_sha256[0]: not a SHA-256 digest",
+		"tenants: [{name: a, keys_sha256: sk-very-secret}]":                                              "where a list is expected",
+		"tenants: [{name: a, keys: [sk-very-secret]}]":                                                   "keys_sha256",
+		"jwt: {issuer: https://issuer.test, audience: a}":                                                "jwt.issuer: tokens name tenants, and there are none",
+		"tenants: [" + entry + "}]\njwt: {issuer: http://issuer.test, algorithms: [HS256], refresh: 1s}": "jwt.algorithms[0]: \"HS256\" is none of",
 		"tenants: [{name: a}]":                                                        "the tenant \"a\" has no key",
 		"tenants: [" + entry + ", burst: 5}]":                                         "tenants[0].burst: it has no effect",
 		"tenants: [" + entry + "}, " + entry + "}]":                                   "tenants[1].name: \"a\" is also the name of tenants[0]",

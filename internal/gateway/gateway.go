@@ -23,8 +23,8 @@ import (
 	"github.com/warmpath/warmpath/internal/tokens"
 )
 
-// Parts are the components that a Gateway uses; all but Tenants, Certificates, Queue, MaxRequests, Connections,
-// ShadowSample, Stalled and Version are required.
+// Parts are the components that a Gateway uses; all but Tenants, Issuer, Certificates, Queue, MaxRequests,
+// Connections, ShadowSample, Stalled and Version are required.
 type Parts struct {
 	Router    *warmpath.Router
 	Fleet     *fleet.Fleet
@@ -39,6 +39,8 @@ type Parts struct {
 	// holder is saturated; 0 is no limit.
 	Queue       queue.Config
 	MaxRequests int
+	// Issuer makes tokens that name a tenant; nil: only keys and the tenant header do.
+	Issuer *tenant.Issuer
 	// Certificates are those of the listener; nil: clients speak HTTP without TLS.
 	Certificates *network.Certificates
 	// Connections bounds the connections of clients.

@@ -3,6 +3,7 @@ package gateway
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strconv"
 	"strings"
@@ -58,7 +59,29 @@ func (g *Gateway) whoAsks(h http.Header) (*tenant.Tenant, error) {
 	if !presented {
 		return nil, api.KeyMissing()
 	}
+	if values := h["Authorization"]; g.Issuer != nil && len(values) > 0 {
+		return g.tenantOfToken(credential("Authorization", values[0]))
+	}
 	return nil, api.KeyUnknown()
+}
+
+// tenantOfToken returns the tenant that a token of the issuer names. A key was looked up before, so the issuer has no
+// part in requests with keys.
+func (g *Gateway) tenantOfToken(token string) (*tenant.Tenant, error) {
+	name, err := g.Issuer.Tenant(token, time.Now())
+	switch {
+	case errors.Is(err, tenant.ErrNoToken):
+		return nil, api.KeyUnknown()
+	case errors.Is(err, tenant.ErrNoKeys):
+		return nil, api.IssuerAbsent(err)
+	case err != nil:
+		return nil, api.TokenInvalid()
+	}
+	t := g.Tenants.ByName(name)
+	if t == nil {
+		return nil, api.TokenOfNobody(name)
+	}
+	return t, nil
 }
 
 // credential returns the key in a header field. In Authorization the name of the scheme comes first.
@@ -84,7 +107,9 @@ func (g *Gateway) tenantName(t *tenant.Tenant, h http.Header) string {
 
 // refuseStranger answers a request whose tenant is not known.
 func (g *Gateway) refuseStranger(w http.ResponseWriter, d api.Dialect, err error) {
-	w.Header().Set("WWW-Authenticate", `Bearer realm="warmpath"`)
+	if api.AsError(err).Status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="warmpath"`)
+	}
 	g.refuse(w, d, api.AsError(err).Code, err)
 }
 
