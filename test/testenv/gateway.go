@@ -166,7 +166,10 @@ func serve(t testing.TB, port, admin int, args []string) *Gateway {
 	taken := false
 	WaitFor(t, 20*time.Second, "the gateway to answer", func() error {
 		if !g.Exited() {
-			return Reachable(g.URL + "/health")
+			if err := Reachable(g.URL + "/health"); err != nil { // it may speak TLS
+				return Reachable(g.Admin + "/health")
+			}
+			return nil
 		}
 		if taken = strings.Contains(g.Log(), "address already in use"); !taken {
 			t.Fatalf("the gateway ended:\n%s", g.Log())
