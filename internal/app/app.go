@@ -107,10 +107,13 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	if a.router, err = warmpath.New(options); err != nil {
 		return nil, err
 	}
-	if a.workers, err = discovery.NewStatic(a.fleet, cfg.Workers, cfg.Health, discovery.NewClient(o.Network), o.Log); err != nil {
+	peers := new(network.Peers)
+	health := cfg.Health
+	health.Peers = peers
+	if a.workers, err = discovery.NewStatic(a.fleet, cfg.Workers, health, discovery.NewClient(o.Network, peers), o.Log); err != nil {
 		return nil, err
 	}
-	a.reporter = discovery.NewReporter(a.fleet, cfg.Reports, a.workers.Target, discovery.NewClient(o.Network), o.Log)
+	a.reporter = discovery.NewReporter(a.fleet, cfg.Reports, a.workers.Target, discovery.NewClient(o.Network, peers), o.Log)
 	events := cfg.Events
 	events.BlockSize = cfg.Routing.BlockSize
 	events.Stream.Dial, events.Stream.Listen = network.Of(o.Network).Dial, network.Of(o.Network).Listen
@@ -122,7 +125,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 		a.issuer = tenant.NewIssuer(cfg.JWT)
 	}
 	a.tenants.Use(cfg.AllTenants, []byte(cfg.TenantSaltKey))
-	a.tokens = tokens.New(cfg.Tokens, tokenClient(o.Network))
+	a.tokens = tokens.New(cfg.Tokens, tokenClient(o.Network, peers))
 	a.tokens.Log = o.Log
 	models := cfg.Models
 	if o.Models != nil {
@@ -133,7 +136,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	}
 	a.blockSize = options.Policy.BlockSize
 	forward := cfg.Proxy
-	forward.Network = o.Network
+	forward.Network, forward.Peers = o.Network, peers
 	a.client = proxy.New(forward)
 	bodies := proxy.NewBodies(cfg.Body)
 	clients, operators := a.connections()
@@ -224,20 +227,13 @@ func (a *App) useModels(cfg *config.Config, paths []inprocess.Path) error {
 }
 
 // tokenClient returns the client that asks engines for tokens. It closes a connection after 4 idle seconds, because
-// uvicorn closes it after 5. It uses no proxy from the environment.
-func tokenClient(n network.Network) *http.Client {
+// uvicorn closes it after 5. It uses no proxy from the environment. It asks for no compression: the answers are digits,
+// sent over a local network, so compression would only cost the engine time.
+func tokenClient(n network.Network, peers *network.Peers) *http.Client {
 	return &http.Client{
-		Transport: &http.Transport{
-			DialContext: func(ctx context.Context, over, address string) (net.Conn, error) {
-				ctx, cancel := context.WithTimeout(ctx, time.Second)
-				defer cancel()
-				return network.Of(n).Dial(ctx, over, address)
-			},
-			MaxIdleConnsPerHost: 64,
-			IdleConnTimeout:     4 * time.Second,
-			// The answers are digits, sent over a local network, so compression would only cost the engine time.
-			DisableCompression: true,
-		},
+		Transport: network.NewTransport(n, peers, network.TransportConfig{
+			ConnectTimeout: time.Second, IdleTimeout: 4 * time.Second, IdlePerPeer: 64, Plain: true,
+		}),
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }

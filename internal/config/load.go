@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/internal/discovery"
 )
 
 // EnvAdminKey is the environment variable with the admin key. It overrides the file.
@@ -54,6 +55,12 @@ func fill(cfg *Config, path string, data []byte, override func(*Config)) error {
 	if p := cfg.readKey(); p != nil {
 		r.problem(p)
 		r.broken["admin"] = true
+	}
+	for i := range cfg.Workers {
+		if p := readWorkerKey(&cfg.Workers[i], fmt.Sprintf("workers[%d]", i)); p != nil {
+			r.problem(p)
+			r.broken[p.path] = true
+		}
 	}
 	var found problems
 	cfg.readTenants(&found)
@@ -172,6 +179,34 @@ func (c *Config) readKey() *problem {
 	c.Admin.Key = strings.TrimSpace(string(data))
 	if c.Admin.Key == "" {
 		return wrong(fmt.Errorf("%s is empty", c.Admin.KeyFile))
+	}
+	return nil
+}
+
+// readWorkerKey reads a worker's key from its file or from the environment. path is the path of the worker.
+func readWorkerKey(t *discovery.Target, path string) *problem {
+	wrong := func(key string, err error) *problem { return &problem{path: path + "." + key, err: err} }
+	key, name := "api_key_file", t.APIKeyFile
+	if t.APIKeyEnv != "" {
+		key, name = "api_key_env", t.APIKeyEnv
+	}
+	switch {
+	case name == "":
+		return nil
+	case t.APIKey != "" || t.APIKeyFile != "" && t.APIKeyEnv != "":
+		return wrong(key, errors.New("the key is given twice: keep one of api_key, api_key_file and api_key_env"))
+	case t.APIKeyEnv != "":
+		if t.APIKey = strings.TrimSpace(os.Getenv(name)); t.APIKey == "" {
+			return wrong(key, fmt.Errorf("the environment variable %s is not set", name))
+		}
+		return nil
+	}
+	data, err := readFile(name)
+	if err != nil {
+		return wrong(key, err)
+	}
+	if t.APIKey = strings.TrimSpace(string(data)); t.APIKey == "" {
+		return wrong(key, fmt.Errorf("%s is empty", name))
 	}
 	return nil
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -31,20 +30,13 @@ const connectTimeout = 3 * time.Second
 
 // NewClient returns the HTTP client for probes. The client uses no proxy from the environment. It follows no redirects,
 // so that a worker's key is sent to no other host. It keeps one idle connection to each worker. It connects over the
-// network n; nil means the machine's network.
-func NewClient(n network.Network) *http.Client {
+// network n; nil means the machine's network. peers says how workers are reached; nil means at their URLs, without
+// further settings.
+func NewClient(n network.Network, peers *network.Peers) *http.Client {
 	return &http.Client{
-		Transport: &http.Transport{
-			DialContext: func(ctx context.Context, over, address string) (net.Conn, error) {
-				ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-				defer cancel()
-				return network.Of(n).Dial(ctx, over, address)
-			},
-			TLSHandshakeTimeout:   5 * time.Second,
-			MaxIdleConnsPerHost:   1,
-			IdleConnTimeout:       30 * time.Second,
-			ResponseHeaderTimeout: 30 * time.Second,
-		},
+		Transport: network.NewTransport(n, peers, network.TransportConfig{
+			ConnectTimeout: connectTimeout, HeaderTimeout: 30 * time.Second, IdleTimeout: 30 * time.Second, IdlePerPeer: 1,
+		}),
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }

@@ -32,6 +32,9 @@ func endpointAt(e zmtp.Endpoint, host string, offset int) (zmtp.Endpoint, error)
 	}
 	e.Port += offset
 	if e.Wildcard() {
+		if host == "" {
+			return e, fmt.Errorf("%s needs a host: the worker is behind a Unix socket, so write the host of the engine, such as tcp://127.0.0.1:%d", e, e.Port)
+		}
 		e.Host = host
 	}
 	return e, nil

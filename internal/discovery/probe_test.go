@@ -14,6 +14,7 @@ import (
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/network"
 )
 
 // answers are the answers of a fake engine by method and path. All other requests get status 404. If a body begins with
@@ -88,7 +89,7 @@ func serve(t *testing.T, h http.Handler) string {
 
 func probeOf(t *testing.T, target Target) *Report {
 	t.Helper()
-	client := NewClient(nil)
+	client := NewClient(nil, nil)
 	t.Cleanup(client.CloseIdleConnections)
 	r, err := Probe(t.Context(), client, target)
 	if err != nil {
@@ -246,7 +247,7 @@ func TestProbeSaysWhyAWorkerIsUnusable(t *testing.T) {
 		{"redirect", serve(t, http.RedirectHandler("http://example.invalid/", http.StatusFound)), "answered 302"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			client := NewClient(nil)
+			client := NewClient(nil, nil)
 			defer client.CloseIdleConnections()
 			_, err := Probe(t.Context(), client, Target{URL: test.url})
 			if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), test.url) {
@@ -269,7 +270,7 @@ func TestProbeSendsTheKey(t *testing.T) {
 	if r := probeOf(t, Target{URL: base, APIKey: "secret"}); len(r.Facts.Models) != 2 {
 		t.Errorf("models %v", r.Facts.Models)
 	}
-	client := NewClient(nil)
+	client := NewClient(nil, nil)
 	defer client.CloseIdleConnections()
 	_, err := Probe(t.Context(), client, Target{URL: base, APIKey: "wrong"})
 	if err == nil || !strings.Contains(err.Error(), "refuses the api_key that the file gives") || strings.Contains(err.Error(), "wrong") {
@@ -298,7 +299,7 @@ func TestTargetsAreRead(t *testing.T) {
 		{in: "127.0.0.1:8000", err: "write http://127.0.0.1:8000"},
 		{in: "gpu-1", err: "write http://gpu-1"},
 		{in: "127.0.0.1:80000", err: "read URL"},
-		{in: "a?key=s3cret", err: "does not begin with http:// or https://"},
+		{in: "a?key=s3cret", err: "does not begin with http://"},
 		{in: "http://", err: "names no host"},
 		{in: "http://u:p@a", err: "must not contain a user or password"},
 		{in: "http://a?key=s3cret", err: "scheme, host, port and path only"},
@@ -307,7 +308,15 @@ func TestTargetsAreRead(t *testing.T) {
 		{in: "http://a,api_key=s3cret,with,commas", err: "write its key into the file"},
 		{in: "http://u:s3cret@a,event=s3cret", err: "none of events"},
 		{in: "http://a,s3cret", err: "not NAME=VALUE"},
-		{in: "unix:///run/vllm.sock", err: "Unix socket are not supported yet"},
+		{in: "unix:///run/./vllm.sock,events=tcp://h:5557", want: Target{URL: "unix:///run/vllm.sock", Events: "tcp://h:5557"}},
+		{in: "unix:///run/vllm.sock,events=tcp://*:5557", err: "tcp://*:5557 needs a host"},
+		{in: "unix://run/vllm.sock", err: "the absolute path of the socket"},
+		{in: "unix:///" + strings.Repeat("x", 107), err: "at most 107 bytes"},
+		{in: "https://a/vllm-a,api_key_file=/k,api_key_use=always,tls.ca_file=/c,tls.server_name=s", want: Target{URL: "https://a/vllm-a",
+			APIKeyFile: "/k", APIKeyUse: "always", TLS: network.TLS{CAFile: "/c", ServerName: "s"}}},
+		{in: "http://a,tls.ca_file=/c", err: "write https://"},
+		{in: "http://a,api_key_use=always", err: "needs a key"},
+		{in: "http://a,api_key_use=s3cret,api_key_env=K", err: "none of questions, missing, always"},
 		{in: "http://a?x=1", err: "scheme, host, port and path only"},
 		{in: "http://a,events", err: "not NAME=VALUE"},
 		{in: "http://a,events=", err: "has no value"},

@@ -73,7 +73,7 @@ type ReportCounts struct {
 // URL; the reporter needs the target's key. A nil client means the client of [NewClient].
 func NewReporter(f *fleet.Fleet, c ReportsConfig, targets func(url string) Target, client *http.Client, log *slog.Logger) *Reporter {
 	if client == nil {
-		client = NewClient(nil)
+		client = NewClient(nil, nil)
 	}
 	return &Reporter{fleet: f, client: client, config: c, targets: targets, log: log, counts: map[string]*ReportCounts{}}
 }

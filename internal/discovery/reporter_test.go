@@ -385,7 +385,7 @@ func TestMockEnginesReportTheirLoadAsRealOnes(t *testing.T) {
 		c.Kind, c.Ranks = kind, 2
 		s, stop := mock(t, c)
 		engine := map[mockengine.Kind]fleet.Engine{mockengine.VLLM: fleet.EngineVLLM, mockengine.SGLang: fleet.EngineSGLang}[kind]
-		client := NewClient(nil)
+		client := NewClient(nil, nil)
 		got, _, err := asker{client: client, target: Target{URL: s.URL()}, timeout: 5 * time.Second}.loadOf(t.Context(), engine)
 		client.CloseIdleConnections()
 		if diff := cmp.Diff(ranks{0: {}, 1: {}}, got); err != nil || diff != "" {

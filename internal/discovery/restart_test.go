@@ -63,7 +63,7 @@ func TestAReportShowsARestartThatNoCheckSaw(t *testing.T) {
 	defer stop()
 	f := fleet.New(fleet.Config{})
 	id := f.Put(s.URL(), fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "mock"}}})
-	client := NewClient(nil)
+	client := NewClient(nil, nil)
 	defer client.CloseIdleConnections()
 	r := NewReporter(f, DefaultReportsConfig(), nil, client, slog.New(slog.DiscardHandler))
 	asked := func() uint64 {

@@ -33,6 +33,8 @@ type Config struct {
 	// Retry is the pause before a worker that did not answer is asked again. The pause doubles after each failure, up to
 	// Interval. Default 500 ms.
 	Retry time.Duration `yaml:"retry"`
+	// Peers, if set, gets how each worker is reached, before the worker joins the fleet.
+	Peers *network.Peers `yaml:"-"`
 }
 
 // DefaultConfig returns the defaults. A zero Config has the same meaning.
@@ -72,8 +74,11 @@ type Static struct {
 
 // NewStatic returns a watcher of targets. It starts nothing. A nil client means the client of [NewClient].
 func NewStatic(f *fleet.Fleet, targets []Target, c Config, client *http.Client, log *slog.Logger) (*Static, error) {
+	if c.Peers == nil {
+		c.Peers = new(network.Peers)
+	}
 	if client == nil {
-		client = NewClient(nil)
+		client = NewClient(nil, c.Peers)
 	}
 	s := &Static{fleet: f, client: client, config: c.withDefaults(), log: log, changed: make(chan struct{}), claims: newClaims(), notes: map[string][]string{}}
 	if err := s.Replace(targets); err != nil {
@@ -98,18 +103,23 @@ func (s *Static) Replace(targets []Target) error {
 func (s *Static) Prepare(targets []Target) (apply func(), err error) {
 	var errs []error
 	normal := make([]Target, 0, len(targets))
+	peers := make([]*network.Peer, 0, len(targets))
 	seen := map[string]bool{}
 	for _, t := range targets {
 		n, err := t.normalize()
 		if err == nil && seen[n.URL] {
 			err = fmt.Errorf("URL %s is listed twice", n.URL)
 		}
+		var p *network.Peer
+		if err == nil {
+			p, err = n.peer()
+		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("worker %q: %w", t.URL, err))
 			continue
 		}
 		seen[n.URL] = true
-		normal = append(normal, n)
+		normal, peers = append(normal, n), append(peers, p)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -117,6 +127,7 @@ func (s *Static) Prepare(targets []Target) (apply func(), err error) {
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		s.config.Peers.Replace(peers)
 		s.targets = normal
 		close(s.changed)
 		s.changed = make(chan struct{})

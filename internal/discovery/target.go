@@ -6,11 +6,13 @@ import (
 	"maps"
 	"net"
 	"net/url"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/internal/zmtp"
 )
 
@@ -20,7 +22,7 @@ const None = "none"
 
 // Target is a worker with the operator's settings for it.
 type Target struct {
-	// URL is the base URL, http or https, without /v1.
+	// URL is the base URL, http or https, without /v1; or unix:// and the path of a Unix socket.
 	URL string `yaml:"url"`
 	// Events is the ZMQ endpoint of the events of rank 0. Rank r uses port + r. The host "*" means the worker's host.
 	// If Events is "", the router asks the worker; None means that the worker publishes no events.
@@ -34,15 +36,22 @@ type Target struct {
 	// Ranks is the number of data-parallel ranks that are used, counted from the first rank. 0 means
 	// fleet.DefaultRanks.
 	Ranks int `yaml:"ranks,omitempty"`
-	// APIKey is sent as a bearer token with every question; "" sends none.
-	APIKey string `yaml:"api_key,omitempty"`
+	// APIKey is sent as a bearer token with every question; "" sends none. APIKeyFile is a file with the key, and
+	// APIKeyEnv the name of an environment variable with the key; package config reads them into APIKey.
+	APIKey     string `yaml:"api_key,omitempty"`
+	APIKeyFile string `yaml:"api_key_file,omitempty"`
+	APIKeyEnv  string `yaml:"api_key_env,omitempty"`
+	// APIKeyUse says which requests carry the key: questions (the default), missing or always; see network.KeyUse.
+	APIKeyUse string `yaml:"api_key_use,omitempty"`
+	// TLS has the files for an https worker.
+	TLS network.TLS `yaml:"tls,omitempty"`
 	// Labels are read by policies, for example node and zone by the locality filter.
 	Labels map[string]string `yaml:"labels,omitempty"`
 }
 
-// ParseTarget parses URL[,OPTION=VALUE …]. The options are events, replay, topic, model, ranks and label.NAME. Errors
-// quote the URL without user and password. They quote the values of events and replay and a number of ranks, and no
-// other value.
+// ParseTarget parses URL[,OPTION=VALUE …]. The options are the settings of a Target, with tls.NAME and label.NAME, but
+// without api_key. Errors quote the URL without user and password. They quote the values of events and replay, and a
+// number of ranks, and no other value.
 func ParseTarget(s string) (Target, error) {
 	base, rest, more := strings.Cut(s, ",")
 	t := Target{URL: base}
@@ -72,11 +81,26 @@ func ParseTarget(s string) (Target, error) {
 			}
 			t.Ranks = n
 		case "api_key":
-			return t, fmt.Errorf("parse worker %q: write its key into the file (workers: [{url: …, api_key: …}]), as others can see command lines", shown(base))
+			return t, fmt.Errorf("parse worker %q: others can see command lines: give api_key_file=FILE or api_key_env=VARIABLE, or write its key into the file (workers: [{url: …, api_key: …}])", shown(base))
+		case "api_key_file":
+			t.APIKeyFile = value
+		case "api_key_env":
+			t.APIKeyEnv = value
+		case "api_key_use":
+			t.APIKeyUse = value
+		case "tls.ca_file":
+			t.TLS.CAFile = value
+		case "tls.cert_file":
+			t.TLS.CertFile = value
+		case "tls.key_file":
+			t.TLS.KeyFile = value
+		case "tls.server_name":
+			t.TLS.ServerName = value
 		default:
 			label, ok := strings.CutPrefix(name, "label.")
 			if !ok || label == "" {
-				return t, fmt.Errorf("parse worker %q: option %q is none of events, replay, topic, model, ranks, label.NAME%s", shown(base), name, labelHint(name))
+				return t, fmt.Errorf("parse worker %q: option %q is none of events, replay, topic, model, ranks, api_key_file, api_key_env, api_key_use, tls.ca_file, tls.cert_file, tls.key_file, tls.server_name, label.NAME%s",
+					shown(base), name, labelHint(name))
 			}
 			if t.Labels == nil {
 				t.Labels = map[string]string{}
@@ -117,17 +141,42 @@ func shown(text string) string {
 	return scheme + rest
 }
 
-// Equal reports whether all fields are equal.
+// Equal reports whether all fields are equal, except the places from which the key was read.
 func (t Target) Equal(o Target) bool {
 	return t.URL == o.URL && t.Events == o.Events && t.Replay == o.Replay && t.Topic == o.Topic && t.Model == o.Model && t.APIKey == o.APIKey &&
-		t.Ranks == o.Ranks && maps.Equal(t.Labels, o.Labels)
+		t.APIKeyUse == o.APIKeyUse && t.TLS == o.TLS && t.Ranks == o.Ranks && maps.Equal(t.Labels, o.Labels)
 }
 
-// Validate returns all problems of the target.
+// Validate returns all problems of the target. It reads the files of TLS.
 func (t Target) Validate() error {
 	_, err := t.normalize()
+	if tlsErr := t.TLS.Validate(); tlsErr != nil {
+		err = errors.Join(err, fmt.Errorf("tls: %w", tlsErr))
+	}
 	return err
 }
+
+// peer returns how a normal target is reached.
+func (t Target) peer() (*network.Peer, error) {
+	return network.ParsePeer(t.URL, network.PeerConfig{TLS: t.TLS, Key: t.APIKey, KeyUse: network.KeyUse(t.APIKeyUse)})
+}
+
+// Peers returns a table with the worker as its only peer; an empty table if the target is not valid.
+func (t Target) Peers() *network.Peers {
+	peers := new(network.Peers)
+	if n, err := t.normalize(); err == nil {
+		if p, err := n.peer(); err == nil {
+			peers.Replace([]*network.Peer{p})
+		}
+	}
+	return peers
+}
+
+// overUnix reports whether the URL names a Unix socket. Such a worker has no host.
+func (t Target) overUnix() bool { return strings.HasPrefix(t.URL, "unix:") }
+
+// maxSocketPath is the greatest length of the path of a Unix socket on Linux, in bytes (sun_path in unix(7)).
+const maxSocketPath = 107
 
 // normalize returns the target with its URL in the form in which the fleet stores URLs.
 func (t Target) normalize() (Target, error) {
@@ -144,10 +193,14 @@ func (t Target) normalize() (Target, error) {
 			err = bad.Err // the error without the URL
 		}
 		errs = append(errs, fmt.Errorf("read URL %q: %w", shown(t.URL), err))
+	case u.Scheme == "unix" && (u.Host != "" || !strings.HasPrefix(u.Path, "/") || u.RawQuery != "" || u.Fragment != ""):
+		errs = append(errs, fmt.Errorf("URL %q: write unix:// and the absolute path of the socket, such as unix:///run/vllm.sock", shown(t.URL)))
+	case u.Scheme == "unix" && len(u.Path) > maxSocketPath:
+		errs = append(errs, fmt.Errorf("URL %q: the path of a Unix socket has at most %d bytes", shown(t.URL), maxSocketPath))
 	case u.Scheme == "unix":
-		errs = append(errs, fmt.Errorf("URL %q: workers behind a Unix socket are not supported yet; have the engine listen on http://127.0.0.1:PORT", shown(t.URL)))
+		t.URL = (&url.URL{Scheme: "unix", Path: path.Clean(u.Path)}).String()
 	case u.Scheme != "http" && u.Scheme != "https":
-		errs = append(errs, fmt.Errorf("URL %q does not begin with http:// or https://", shown(t.URL)))
+		errs = append(errs, fmt.Errorf("URL %q does not begin with http://, https:// or unix://", shown(t.URL)))
 	case u.Host == "" || u.Hostname() == "":
 		errs = append(errs, fmt.Errorf("URL %q names no host", shown(t.URL)))
 	case u.RawQuery != "" || u.Fragment != "":
@@ -163,9 +216,25 @@ func (t Target) normalize() (Target, error) {
 		if e.endpoint == "" || e.endpoint == None {
 			continue
 		}
-		if _, err := parseEndpoint(e.endpoint); err != nil {
+		parsed, err := parseEndpoint(e.endpoint)
+		if err == nil && t.overUnix() {
+			_, err = endpointAt(parsed, "", 0)
+		}
+		if err != nil {
 			errs = append(errs, fmt.Errorf("%s endpoint: %w", e.name, err))
 		}
+	}
+	if t.TLS != (network.TLS{}) && u != nil && (u.Scheme == "http" || u.Scheme == "unix") {
+		errs = append(errs, fmt.Errorf("tls: URL %q does not use TLS: write https://", shown(t.URL)))
+	}
+	switch network.KeyUse(t.APIKeyUse) {
+	case "", network.KeyForQuestions:
+	case network.KeyIfMissing, network.KeyAlways:
+		if t.APIKey == "" && t.APIKeyFile == "" && t.APIKeyEnv == "" {
+			errs = append(errs, fmt.Errorf("api_key_use: %s needs a key: set api_key, api_key_file or api_key_env", t.APIKeyUse))
+		}
+	default:
+		errs = append(errs, errors.New("api_key_use is none of questions, missing, always"))
 	}
 	if t.Ranks < 0 || t.Ranks > fleet.MaxRanks {
 		errs = append(errs, fmt.Errorf("ranks: %d is outside 1..%d", t.Ranks, fleet.MaxRanks))
@@ -202,6 +271,9 @@ func (t Target) Canonical() string {
 	if err != nil {
 		return ""
 	}
+	if n.overUnix() {
+		return n.URL
+	}
 	port := u.Port()
 	if port == "" {
 		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
@@ -230,7 +302,7 @@ func (t Target) Endpoints() (events, replay string) {
 	return dial(t.Events), dial(t.Replay)
 }
 
-// host returns the worker's host name or address, without brackets.
+// host returns the worker's host name or address, without brackets; "" for a worker behind a Unix socket.
 func (t Target) host() string {
 	u, err := url.Parse(t.URL)
 	if err != nil {

@@ -28,7 +28,7 @@ type exam struct {
 
 func newExam(o *Options, t discovery.Target) *exam {
 	t.URL = strings.TrimSuffix(strings.TrimRight(t.URL, "/"), "/v1") // as discovery reads it
-	return &exam{Worker: Worker{URL: t.URL}, options: o, target: t, client: discovery.NewClient(o.Network)}
+	return &exam{Worker: Worker{URL: t.URL}, options: o, target: t, client: discovery.NewClient(o.Network, t.Peers())}
 }
 
 func (e *exam) find(check string, s Severity, seen, expected, fix string) {

@@ -3,7 +3,10 @@
 //
 // It also reads the certificates of listeners ([Certificates]).
 //
-// The package does not know which bytes are sent. Every component that listens or dials takes a [Network]; nil means
+// A [Peer] is a server with the settings for calls: TLS, a Unix socket, a key. [Transport] sends the requests of
+// net/http clients to peers.
+//
+// The package does not know which requests are sent. Every component that listens or dials takes a [Network]; nil means
 // [Machine]:
 //
 //	conn, err := network.Of(cfg.Network).Dial(ctx, "tcp", "10.0.0.7:8000")

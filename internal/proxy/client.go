@@ -78,23 +78,27 @@ func (c *Client) all() []*worker {
 	return list
 }
 
-// worker returns the worker at url. It parses url the first time.
+// worker returns the worker at url. It parses url the first time. If the worker's settings changed, the worker is new.
 func (c *Client) worker(url string) (*worker, error) {
 	c.mu.RLock()
-	w := c.workers[url]
+	old := c.workers[url]
 	c.mu.RUnlock()
-	if w != nil {
-		return w, nil
+	if old != nil && !old.Gone() {
+		return old, nil
 	}
-	t, err := parseTarget(url)
+	p, err := c.cfg.Peers.Of(url)
 	if err != nil {
 		return nil, err
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if w = c.workers[url]; w == nil {
-		w = &worker{target: t, url: url, closed: c.closed}
+	w := c.workers[url]
+	if w == nil || w.Gone() {
+		w = &worker{Peer: p, url: url, closed: c.closed}
 		c.workers[url] = w
+	}
+	c.mu.Unlock()
+	if old != nil && old != w {
+		old.shut()
 	}
 	return w, nil
 }

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"crypto/tls"
 	"net/http"
 	"time"
 
@@ -39,8 +38,9 @@ type Config struct {
 	// its engine process died (concurrent.futures in CPython 3.12; EngineDeadError in vLLM's
 	// vllm/v1/engine/exceptions.py).
 	RetryTexts []string `yaml:"retry_texts"`
-	// TLS is the configuration for https workers; nil uses the system's root certificates.
-	TLS *tls.Config `yaml:"-"`
+	// Peers says how workers are reached. A worker that is not in the table, and every worker if Peers is nil, is reached
+	// at its URL without further settings.
+	Peers *network.Peers `yaml:"-"`
 	// Network is the network on which workers are dialled; nil means the machine's network.
 	Network network.Network `yaml:"-"`
 }

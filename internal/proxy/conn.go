@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"crypto/tls"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -70,7 +69,7 @@ func (k *conn) disarm() {
 
 // worker keeps the idle connections to one worker.
 type worker struct {
-	target
+	*network.Peer
 	url string
 
 	mu     sync.Mutex
@@ -147,25 +146,9 @@ func closeAll(list []*conn) {
 func (w *worker) dial(ctx context.Context, cfg *Config) (*conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, cfg.ConnectTimeout)
 	defer cancel()
-	c, err := network.Of(cfg.Network).Dial(ctx, "tcp", w.addr)
+	c, below, err := w.Dial(ctx, cfg.Network)
 	if err != nil {
 		return nil, err
 	}
-	if !w.https {
-		return newConn(c, c, w), nil
-	}
-	tc := cfg.TLS.Clone()
-	if tc == nil {
-		tc = &tls.Config{}
-	}
-	if tc.ServerName == "" {
-		tc.ServerName = w.name
-	}
-	tc.NextProtos = []string{"http/1.1"}
-	secure := tls.Client(c, tc)
-	if err := secure.HandshakeContext(ctx); err != nil {
-		c.Close()
-		return nil, err
-	}
-	return newConn(secure, c, w), nil
+	return newConn(c, below, w), nil
 }

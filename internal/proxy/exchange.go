@@ -266,7 +266,7 @@ func (x *exchange) widen() {
 // noAnswer records that the exchange ended before the header was complete, and the reason.
 func (x *exchange) noAnswer(k *conn, n int, err error) {
 	x.res.Retryable = true
-	err = protocolError(k.worker.url, err)
+	err = protocolError(k.worker.url, network.Explained(err))
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		x.fail(HeaderTimeout, api.WorkerTimeout(err))

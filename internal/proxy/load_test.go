@@ -3,8 +3,6 @@ package proxy
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -129,29 +127,6 @@ func TestASlowClientDoesNotHoldUpOthers(t *testing.T) {
 	}
 }
 
-func TestHTTPSWorkers(t *testing.T) {
-	w := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "text/event-stream")
-		io.Copy(io.Discard, r.Body)
-		io.WriteString(w, token+finish+done)
-	}))
-	defer w.Close()
-	roots := x509.NewCertPool()
-	roots.AddCert(w.Certificate())
-	c := newClient(t, func(cfg *Config) { cfg.TLS = &tls.Config{RootCAs: roots} })
-	for i := range 3 {
-		rec := httptest.NewRecorder()
-		a := attempt(w.URL, rec)
-		a.Body = bytes.Repeat([]byte("x"), 100<<10)
-		if res := c.Forward(context.Background(), a); res.Class != Success || rec.Body.String() != token+finish+done || res.Reused != (i > 0) {
-			t.Errorf("%+v", res)
-		}
-	}
-	if res := newClient(t, nil).Forward(context.Background(), attempt(w.URL, httptest.NewRecorder())); res.Class != Refused || !res.Retryable {
-		t.Errorf("an unknown certificate: %v", res.Class)
-	}
-}
-
 func TestIPv6Workers(t *testing.T) {
 	l, err := net.Listen("tcp", "[::1]:0")
 	if err != nil {
@@ -167,20 +142,6 @@ func TestIPv6Workers(t *testing.T) {
 	a := attempt("http://"+l.Addr().String()+"/", httptest.NewRecorder())
 	if res := newClient(t, nil).Forward(context.Background(), a); res.Class != Success || <-host != l.Addr().String() {
 		t.Errorf("%+v", res)
-	}
-}
-
-func TestWorkerURLs(t *testing.T) {
-	for url, want := range map[string]target{
-		"http://a":               {host: "a", addr: "a:80", name: "a"},
-		"https://a":              {https: true, host: "a", addr: "a:443", name: "a"},
-		"http://a:8000/p/":       {host: "a:8000", addr: "a:8000", name: "a", prefix: "/p"},
-		"http://[fd00::1]:8000":  {host: "[fd00::1]:8000", addr: "[fd00::1]:8000", name: "fd00::1"},
-		"https://[fd00::1]/x%20": {https: true, host: "[fd00::1]", addr: "[fd00::1]:443", name: "fd00::1", prefix: "/x%20"},
-	} {
-		if got, err := parseTarget(url); err != nil || got != want {
-			t.Errorf("%s: %+v, %v; want %+v", url, got, err, want)
-		}
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// look reads a TCP connection without waiting. The zero value has no connection.
+// look reads a connection without waiting. The zero value has no connection.
 type look struct {
 	conn syscall.RawConn
 	call func(fd uintptr) (done bool) // made once for each connection, so that quiet allocates nothing
@@ -16,11 +16,11 @@ type look struct {
 }
 
 func (l *look) init(c net.Conn) {
-	tcp, is := c.(*net.TCPConn)
+	system, is := c.(syscall.Conn) // a TCP or Unix connection of this machine
 	if !is {
 		return
 	}
-	conn, err := tcp.SyscallConn()
+	conn, err := system.SyscallConn()
 	if err != nil {
 		return
 	}

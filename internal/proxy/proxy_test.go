@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -37,11 +38,8 @@ type rawWorker struct {
 // request is read from the connection.
 func newRawWorker(t testing.TB, serve func(c net.Conn, r *http.Request, body []byte) bool) *rawWorker {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &rawWorker{url: "http://" + l.Addr().String()}
+	l, url := via.listen(t)
+	w := &rawWorker{url: url}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var conns []net.Conn
@@ -91,6 +89,16 @@ func newRawWorker(t testing.TB, serve func(c net.Conn, r *http.Request, body []b
 	return w
 }
 
+// resets makes Close reset a TCP connection, also below TLS.
+func resets(c net.Conn) {
+	if secure, is := c.(*tls.Conn); is {
+		c = secure.NetConn()
+	}
+	if tcp, is := c.(*net.TCPConn); is {
+		tcp.SetLinger(0)
+	}
+}
+
 // answering returns a worker that answers every request with the same bytes. Unless keep is set, it closes the
 // connection after the answer.
 func answering(t testing.TB, keep bool, answer string) *rawWorker {
@@ -110,6 +118,7 @@ func newClient(t testing.TB, change func(*Config)) *Client {
 	t.Helper()
 	cfg := DefaultConfig()
 	cfg.HeaderTimeout = 10 * time.Second
+	cfg.Peers = &via.peers
 	if change != nil {
 		change(&cfg)
 	}
@@ -268,7 +277,7 @@ func TestACutStreamNeverLooksComplete(t *testing.T) {
 				io.WriteString(c, head)
 				<-begun
 				if answer == "RST" {
-					c.(*net.TCPConn).SetLinger(0)
+					resets(c)
 					return false
 				}
 				io.WriteString(c, answer)

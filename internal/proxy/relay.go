@@ -386,6 +386,11 @@ func (x *exchange) useless(why error) {
 func (x *exchange) refused(body []byte, code int) {
 	x.keep(body)
 	x.res.Retryable = true
+	if w, err := x.client.worker(x.a.Worker); err == nil && w.Key != "" {
+		x.res.Answer.Body = []byte(w.Redact(string(x.res.Answer.Body)))
+		body = x.res.Answer.Body
+		x.res.Answer.Header.Del("Content-Length")
+	}
 	answered := fmt.Errorf("%s answered %d: %.256s", x.a.Worker, x.res.Status, body)
 	again := slices.Contains(x.client.cfg.RetryStatuses, code)
 	switch {

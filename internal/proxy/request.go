@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 )
@@ -40,53 +40,22 @@ func visible(s string) bool {
 	return s != ""
 }
 
-// target is a worker's URL, split into its parts.
-type target struct {
-	https  bool
-	host   string // value of the field Host
-	addr   string // host:port to connect to
-	name   string // host without the port, for TLS
-	prefix string // beginning of the path
-}
-
-func parseTarget(worker string) (target, error) {
-	u, err := url.Parse(worker)
-	switch {
-	case err != nil:
-		return target{}, fmt.Errorf("parse worker url: %w", err)
-	case u.Scheme != "http" && u.Scheme != "https":
-		return target{}, fmt.Errorf("worker url %q: the scheme must be http or https", worker)
-	case u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
-		return target{}, fmt.Errorf("worker url %q: want scheme://host:port and perhaps a path", worker)
-	}
-	t := target{https: u.Scheme == "https", host: u.Host, name: u.Hostname(), prefix: strings.TrimRight(u.EscapedPath(), "/")}
-	port := u.Port()
-	switch {
-	case port != "":
-		t.addr = u.Host
-	case t.https:
-		t.addr = strings.TrimSuffix(u.Host, ":") + ":443"
-	default:
-		t.addr = strings.TrimSuffix(u.Host, ":") + ":80"
-	}
-	return t, nil
-}
-
 // appendHead appends the request line and the header of an attempt.
-func (t *target) appendHead(dst []byte, a *Attempt) ([]byte, error) {
+func (w *worker) appendHead(dst []byte, a *Attempt) ([]byte, error) {
 	method := cmp.Or(a.Method, http.MethodPost)
-	if !strings.HasPrefix(a.Path, "/") || !visible(a.Path) || !visible(t.host) || !isToken(method) {
+	if !strings.HasPrefix(a.Path, "/") || !visible(a.Path) || !visible(w.Host) || !isToken(method) {
 		return dst, fmt.Errorf("write request line %q %q: malformed", method, a.Path)
 	}
 	dst = append(append(dst, method...), ' ')
-	dst = append(dst, t.prefix...)
+	dst = append(dst, w.Prefix...)
 	dst = append(dst, a.Path...)
 	dst = append(dst, " HTTP/1.1\r\nHost: "...)
-	dst = append(dst, t.host...)
+	dst = append(dst, w.Host...)
 	dst = append(dst, "\r\n"...)
 	var err error
+	ownKey := w.SendsKey(a.Header)
 	for name, values := range a.Header {
-		if a.drops(name) {
+		if a.drops(name) || ownKey && clientsKey(name) {
 			continue
 		}
 		for _, v := range values {
@@ -103,6 +72,11 @@ func (t *target) appendHead(dst []byte, a *Attempt) ([]byte, error) {
 			return dst, err
 		}
 	}
+	if ownKey {
+		if dst, err = appendField(dst, "Authorization", "Bearer "+w.Key); err != nil {
+			return dst, errKey
+		}
+	}
 	if a.RequestID != "" {
 		if dst, err = appendField(dst, headerRequestID, a.RequestID); err != nil {
 			return dst, err
@@ -115,6 +89,12 @@ func (t *target) appendHead(dst []byte, a *Attempt) ([]byte, error) {
 	dst = strconv.AppendInt(dst, int64(len(a.Body)), 10)
 	return append(dst, "\r\n\r\n"...), nil
 }
+
+// errKey does not quote the key.
+var errKey = errors.New("write the worker's api_key: it has characters that a header field may not have")
+
+// clientsKey reports whether the field with this canonical name has a client's key. Anthropic's clients send X-Api-Key.
+func clientsKey(name string) bool { return name == "Authorization" || name == "X-Api-Key" }
 
 // drops reports whether the client's field with this canonical name is not forwarded.
 func (a *Attempt) drops(name string) bool {
