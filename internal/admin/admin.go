@@ -72,6 +72,7 @@ type Admin struct {
 func New(cfg Config, parts Parts) *Admin {
 	a := &Admin{Parts: parts, key: sha256.Sum256([]byte(cfg.Key)), guarded: cfg.Key != ""}
 	mux := http.NewServeMux()
+	methods := map[string][]string{}
 	for _, r := range []struct {
 		method, path string
 		answer       http.HandlerFunc
@@ -82,6 +83,7 @@ func New(cfg Config, parts Parts) *Admin {
 		}},
 		{"GET", "/readiness", parts.Gateway.ServeHTTP},
 		{"GET", "/admin/workers", a.workers},
+		{"PATCH", "/admin/workers", a.changeWorker},
 		{"GET", "/admin/decisions", a.decisions},
 		{"GET", "/admin/queue", a.queue},
 		{"GET", "/admin/tenants", a.tenants},
@@ -93,7 +95,10 @@ func New(cfg Config, parts Parts) *Admin {
 		{"GET", "/is_sleeping", parts.Gateway.IsSleeping},
 	} {
 		mux.HandleFunc(r.method+" "+r.path, r.answer)
-		mux.HandleFunc(r.path, wrongMethod(r.method))
+		methods[r.path] = append(methods[r.path], r.method)
+	}
+	for path, list := range methods {
+		mux.HandleFunc(path, wrongMethod(list))
 	}
 	mux.HandleFunc("/", unknown)
 	// A web page in the operator's browser can send requests to loopback addresses, too. Such a page must not be able
@@ -173,12 +178,9 @@ func (a *Admin) allowed(r *http.Request) bool {
 	return subtle.ConstantTimeCompare(digest[:], a.key[:]) == 1 && ok
 }
 
-// wrongMethod returns a handler that answers 405. method is the only method that the path answers; GET includes HEAD.
-func wrongMethod(method string) http.HandlerFunc {
-	allowed := method
-	if method == http.MethodGet {
-		allowed = "GET, HEAD"
-	}
+// wrongMethod returns a handler that answers 405. methods are the methods that the path answers; GET includes HEAD.
+func wrongMethod(methods []string) http.HandlerFunc {
+	allowed := strings.Replace(strings.Join(methods, ", "), http.MethodGet, "GET, HEAD", 1)
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", allowed)
 		answers := allowed
@@ -190,7 +192,7 @@ func wrongMethod(method string) http.HandlerFunc {
 }
 
 func unknown(w http.ResponseWriter, r *http.Request) {
-	problem(w, http.StatusNotFound, fmt.Errorf("there is no %s %s here; try GET /metrics, GET /health, GET /readiness, GET /admin/workers, GET /admin/decisions, "+
+	problem(w, http.StatusNotFound, fmt.Errorf("there is no %s %s here; try GET /metrics, GET /health, GET /readiness, GET or PATCH /admin/workers, GET /admin/decisions, "+
 		"GET /admin/queue, GET /admin/tenants, POST /admin/explain, POST /admin/reload, POST /flush_cache, POST /sleep, POST /wake_up or GET /is_sleeping", api.Bounded(r.Method), api.Bounded(r.URL.Path)))
 }
 
