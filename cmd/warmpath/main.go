@@ -77,11 +77,12 @@ Then "warmpath serve --worker URL" with your engines.`,
 		},
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usageError{flagError(c, err)} })
-	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newServe(), newExplain(), newMock(), newDemo(), newConfig(), newVersion())
+	root.AddCommand(newServe(), newExplain(), newMock(), newDemo(), newConfig(), newVersion(), newMan(), newCompletion())
 	root.AddCommand(newDoctor(), newTokenize(), newTemplate())
 	root.AddCommand(newSim(), newPlan())
 	root.AddCommand(newWorkload(), newLoad(), newCalibrate(), newReportCommand())
+	root.CompletionOptions.DisableDefaultCmd = true
+	addCompletions(root)
 	return root
 }
 
