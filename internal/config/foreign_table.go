@@ -88,6 +88,8 @@ func mappedFlags() []ForeignFlag {
 			}
 			return "GET /health, as always", nil
 		}),
+		one("tls-cert-path", sglang, filePath("tls.cert_file", func(c *Config) *string { return &c.TLS.CertFile })),
+		one("tls-key-path", sglang, filePath("tls.key_file", func(c *Config) *string { return &c.TLS.KeyFile })),
 		alone("log-json", smg, constant("telemetry.log_format: json", func(c *Config) { c.Telemetry.LogFormat = "json" })),
 		one("tenant-header-name", smg, func(f *foreign, values []string) (string, error) {
 			f.Gateway.TenantHeader = strings.Join(values, "")
@@ -95,6 +97,14 @@ func mappedFlags() []ForeignFlag {
 		}),
 		many("routing-key-headers", smg, sessionHeaders),
 		one("session-key", stack, sessionHeaders),
+	}
+}
+
+// filePath sets the name of a file.
+func filePath(setting string, at func(*Config) *string) func(*foreign, []string) (string, error) {
+	return func(f *foreign, values []string) (string, error) {
+		*at(f.Config) = strings.Join(values, "")
+		return setting + ": " + *at(f.Config), nil
 	}
 }
 
@@ -223,9 +233,9 @@ func refusedFlags() (all []ForeignFlag) {
 		{"discovery-backend request-plane event-plane namespace namespace-prefix", dynamo, OneValue, "name the engines' own HTTP addresses: --worker URL"},
 		{"use-remote-indexer serve-indexer decode-fallback admission-control load-aware", dynamo, NoValue, "leave the flag out: each router has an index of its own"},
 		{"router-policy-config router-prefill-policy router-decode-policy", dynamo, OneValue, "describe policies in the file (docs/policies.md)"},
-		{"tls-cert-path tls-key-path client-cert-path client-key-path", sglang, OneValue, "set TLS in the file (docs/configure.md), or put a proxy in front"},
+		{"client-cert-path client-key-path", sglang, OneValue, "describe the certificate for the workers in the file (docs/configure.md)"},
 		{"ca-cert-paths", sglang, ManyValues, "set the CA in the file (docs/configure.md)"},
-		{"tenant-api-key jwt-issuer jwt-audience jwt-jwks-uri tenant-rate-limit-config priority-scheduler-config", sglang, OneValue, "describe tenants in the file (docs/configure.md)"},
+		{"tenant-api-key jwt-issuer jwt-audience jwt-jwks-uri tenant-rate-limit-config priority-scheduler-config", sglang, OneValue, "describe tenants in the file (docs/tenants.md)"},
 		{"control-plane-api-keys jwt-role-mapping", sglang, ManyValues, "set admin.key_file, or the variable " + EnvAdminKey},
 		{"enable-trace", sglang, NoValue, "set the receiver of traces in the file (docs/configure.md)"},
 		{"otlp-traces-endpoint", sglang, OneValue, "set the receiver of traces in the file (docs/configure.md)"},

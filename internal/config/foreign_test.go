@@ -42,6 +42,8 @@ var honoured = map[string]struct{ value, setting string }{
 	"health-check-timeout-secs":            {"7", "health.timeout: 7s"},
 	"health-check-interval-secs":           {"60", "health.interval: 1m0s"},
 	"health-check-endpoint":                {"/health", "GET /health, as always"},
+	"tls-cert-path":                        {"/cert.pem", "tls.cert_file: /cert.pem"},
+	"tls-key-path":                         {"/key.pem", "tls.key_file: /key.pem"},
 	"log-json":                             {"", "telemetry.log_format: json"},
 	"tenant-header-name":                   {"x-tenant", "gateway.tenant_header: x-tenant"},
 	"routing-key-headers":                  {"x-a x-b", "gateway.session_headers: x-a, x-b"},
@@ -133,6 +135,7 @@ func TestEachForeignFlagIsHonouredOrExplained(t *testing.T) {
 		if row.Name == "prometheus-host" { // an address that others reach needs a key
 			c.Admin.Key = "long enough"
 		}
+		c.TLS = before.TLS // one file alone is not valid
 		var found problems
 		c.validate(&found)
 		if len(found) > 0 {
@@ -195,7 +198,7 @@ func TestForeignKeysAreNotRepeated(t *testing.T) {
 		c := withWorkers()
 		mapped, err := ApplyForeign(&c, []GivenFlag{{row.Name, []string{"sk-very-secret"}}})
 		for _, m := range mapped {
-			if strings.Contains(m.Flag+m.Setting, "sk-very-secret") && row.Name != "session-key" && row.Name != "routing-key-headers" {
+			if strings.Contains(m.Flag+m.Setting, "sk-very-secret") && row.Name != "session-key" && row.Name != "routing-key-headers" && row.Name != "tls-key-path" {
 				t.Errorf("--%s: %+v", row.Name, m)
 			}
 		}

@@ -23,8 +23,9 @@ func (c *converter) file(name, from string) []byte {
 		case len(f.Index) > 1 || key == "" || key == "-":
 		case key == "policy":
 			b.WriteString(c.policyLines(fresh.Policy))
-		case key == "workers":
-			b.WriteString(c.workerLines())
+		case key == "workers", key == "tenants" && len(c.Tenants) > 0:
+			b.WriteString(list(key, now.FieldByIndex(f.Index)))
+		case key == "tenants":
 		default:
 			b.WriteString(changed(key, was.FieldByIndex(f.Index), now.FieldByIndex(f.Index)))
 		}
@@ -48,19 +49,19 @@ func (c *converter) policyLines(standard string) string {
 	return ""
 }
 
-func (c *converter) workerLines() string {
-	if len(c.Workers) == 0 {
-		return "workers: []\n"
+// list returns the lines of a list of structs, each without its zero fields.
+func list(key string, all reflect.Value) string {
+	if all.Len() == 0 {
+		return key + ": []\n"
 	}
 	var b strings.Builder
-	b.WriteString("workers:\n")
-	for i := range c.Workers {
-		lead := "  - "
-		v := reflect.ValueOf(c.Workers[i])
+	b.WriteString(key + ":\n")
+	for i := range all.Len() {
+		lead, v := "  - ", all.Index(i)
 		for _, f := range reflect.VisibleFields(v.Type()) {
-			key, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
-			if value := v.FieldByIndex(f.Index); key != "" && key != "-" && !value.IsZero() {
-				fmt.Fprintf(&b, "%s%s: %s\n", lead, key, scalar(value))
+			inner, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+			if value := v.FieldByIndex(f.Index); inner != "" && inner != "-" && !value.IsZero() {
+				fmt.Fprintf(&b, "%s%s: %s\n", lead, inner, scalar(value))
 				lead = "    "
 			}
 		}
@@ -79,10 +80,12 @@ func changed(key string, was, now reflect.Value) string {
 	lines := key + ":\n"
 	for _, f := range reflect.VisibleFields(now.Type()) {
 		inner, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
-		if f.Anonymous || inner == "" || inner == "-" || reflect.DeepEqual(was.FieldByIndex(f.Index).Interface(), now.FieldByIndex(f.Index).Interface()) {
+		if f.Anonymous || inner == "" || inner == "-" {
 			continue
 		}
-		lines += "  " + inner + ": " + scalar(now.FieldByIndex(f.Index)) + "\n"
+		for line := range strings.Lines(changed(inner, was.FieldByIndex(f.Index), now.FieldByIndex(f.Index))) {
+			lines += "  " + line
+		}
 	}
 	return lines
 }

@@ -1,11 +1,17 @@
 package migrate
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/internal/config"
+	"github.com/warmpath/warmpath/internal/tenant"
 	"github.com/warmpath/warmpath/policy"
 )
 
@@ -16,8 +22,8 @@ var gatewayFlags = map[string]string{
 	"max_payload_size": "max-payload-size", "max_concurrent_requests": "max-concurrent-requests", "queue_size": "queue-size",
 	"queue_timeout_secs": "queue-timeout-secs", "rate_limit_tokens_per_second": "rate-limit-tokens-per-second",
 	"worker_startup_timeout_secs": "worker-startup-timeout-secs", "worker_startup_check_interval_secs": "worker-startup-check-interval",
-	"engine_wait_timeout_secs": "engine-wait-timeout-secs", "intra_node_data_parallel_size": "intra-node-data-parallel-size",
-	"request_id_headers": "request-id-headers", "cors_allowed_origins": "cors-allowed-origins", "log_dir": "log-dir",
+	"intra_node_data_parallel_size": "intra-node-data-parallel-size",
+	"request_id_headers":            "request-id-headers", "cors_allowed_origins": "cors-allowed-origins", "log_dir": "log-dir",
 	"tokenizer_path": "tokenizer-path", "shutdown_grace_period_secs": "shutdown-grace-period-secs",
 	"retry.max_retries": "retry-max-retries", "retry.initial_backoff_ms": "retry-initial-backoff-ms", "retry.max_backoff_ms": "retry-max-backoff-ms",
 	"retry.backoff_multiplier": "retry-backoff-multiplier", "retry.jitter_factor": "retry-jitter-factor",
@@ -37,8 +43,7 @@ var gatewaySwitches = map[string]string{
 var gatewayAdvice = map[string]string{
 	"mode.prefill_urls":   "the router sends a whole request to one worker: name workers that do prefill and decode",
 	"mode.prefill_policy": "one policy decides for the whole request", "mode.kv_events.topic_filter": "the router asks the engines for their topic",
-	"mode.kv_events.default_port": "the router asks the engines for their event endpoints; name others as events: of a worker",
-	"api_keys":                    "describe tenants in the file, with the SHA-256 of each key (docs/configure.md)", "admin_api_key": "set admin.key_file, or the variable " + config.EnvAdminKey,
+	"mode.kv_events.default_port": "the router asks the engines for their event endpoints; name others as events: of a worker", "admin_api_key": "set admin.key_file, or the variable " + config.EnvAdminKey,
 	"model_rules":            "give the engine a further name with --served-model-name, or describe an alias in the file (docs/configure.md)",
 	"expose_routing_headers": "gateway.headers says whether answers have the router's headers", "decision_log": "GET /admin/decisions has the last decisions",
 	"trace_config": "set the receiver of traces in the file (docs/configure.md)", "semantic_cache": "cache answers in the application or in a proxy",
@@ -74,6 +79,10 @@ func (c *converter) section(path string, n *config.Node) {
 			c.modelPath(p.Value)
 		case key == "metrics.host" && text(p.Value) != "127.0.0.1" && text(p.Value) != "localhost":
 			c.note(key, p.Value, "admin.listen stays on 127.0.0.1: an address that other machines reach needs admin.key_file")
+		case key == "api_keys":
+			c.tenants(p.Value)
+		case key == "engine_wait_timeout_secs":
+			c.hold(key, p.Value)
 		case gatewaySwitches[key] != "":
 			if text(p.Value) == "true" {
 				c.flag(key, gatewaySwitches[key], "true")
@@ -92,6 +101,44 @@ func (c *converter) section(path string, n *config.Node) {
 			c.note(key, unlessSecret(p), advice)
 		}
 	}
+}
+
+// tenants reads the keys of clients. The new file has their SHA-256 only.
+func (c *converter) tenants(n *config.Node) {
+	for i, entry := range n.Entries() {
+		t := tenant.Config{Name: text(entry.Get("name")), Models: texts(entry.Get("allowed_models"))}
+		for _, p := range entry.Keys() {
+			at := fmt.Sprintf("api_keys[%d].%s", i, p.Key)
+			number, err := strconv.ParseFloat(text(p.Value), 64)
+			switch p.Key {
+			case "name", "allowed_models":
+			case "key":
+				sum := sha256.Sum256([]byte(text(p.Value)))
+				t.KeysSHA256 = []string{hex.EncodeToString(sum[:])}
+			case "rate_limit_rps":
+				t.RequestsPerSecond = number
+			case "max_concurrent":
+				t.MaxConcurrent = int(min(number, 1e9))
+			default:
+				err = nil
+				c.note(at, unlessSecret(p), "")
+			}
+			if err != nil && (p.Key == "rate_limit_rps" || p.Key == "max_concurrent") {
+				c.note(at, p.Value, "this is no number")
+			}
+		}
+		c.Tenants = append(c.Tenants, t)
+	}
+}
+
+// hold reads how long requests wait while there is no worker.
+func (c *converter) hold(key string, n *config.Node) {
+	seconds, err := strconv.ParseFloat(text(n), 64)
+	if err != nil || !(seconds >= 0 && seconds < 1e6) {
+		c.note(key, n, "gateway.hold.max_wait has the same meaning")
+		return
+	}
+	c.Gateway.Hold.MaxWait = time.Duration(seconds * float64(time.Second))
 }
 
 // unlessSecret returns the value of a pair for a note, or nil if the value may be a key or a password.

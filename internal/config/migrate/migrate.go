@@ -101,11 +101,7 @@ func (c *converter) flags() error {
 		i := slices.IndexFunc(table, func(f config.ForeignFlag) bool { return f.Name == g.Name })
 		switch {
 		case i < 0 && g.Name != "policy" && g.Name != "log-level":
-			advice := ""
-			if g.Name == "engine-wait-timeout-secs" {
-				advice = "warmpath serve --engine-wait-timeout-secs has the same meaning"
-			}
-			c.note(c.keys[g.Name], nil, advice)
+			c.note(c.keys[g.Name], nil, "")
 		case i >= 0 && table[i].Refused:
 			c.note(c.keys[g.Name], nil, table[i].Advice)
 		default:
