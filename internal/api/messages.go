@@ -9,6 +9,7 @@ var anthropicMessages = dialect{
 	path:             "/v1/messages",
 	reads:            anthropicCommon | fields(FieldStream, FieldMaxTokens, FieldCacheSalt, FieldPriority, FieldKVTransferParams),
 	sized:            fields(FieldSystem, FieldMessages, FieldTools),
+	matched:          true,
 	appendError:      appendAnthropicError,
 	appendErrorEvent: appendAnthropicErrorEvent,
 	ends:             byKind,

@@ -11,6 +11,7 @@ var openAIResponses = dialect{
 	reads: openAICommon | fields(FieldInput, FieldInstructions, FieldTools, FieldToolChoice, FieldMaxOutputTokens,
 		FieldPreviousResponseID, FieldChatTemplate, FieldChatTemplateKwargs, FieldReasoning, FieldText),
 	sized:            fields(FieldInput, FieldInstructions, FieldTools),
+	matched:          true,
 	appendError:      appendOpenAIError,
 	appendErrorEvent: appendResponsesErrorEvent,
 	ends:             byKind,

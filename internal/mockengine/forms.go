@@ -7,6 +7,9 @@ import (
 	"net/http"
 
 	"github.com/valyala/fastjson"
+
+	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/tokens"
 )
 
 // form is the form of a request and of its answer. The mock engine computes each form as a chat or as a completion: it
@@ -97,7 +100,7 @@ func take(from map[string]any, names ...string) map[string]any {
 
 func (l *life) messages(w http.ResponseWriter, r *http.Request) {
 	l.withBody(w, r, func(body *fastjson.Value) {
-		chat, err := chatOfMessages(body)
+		chat, err := l.chatOfMessages(body)
 		if err != nil {
 			l.refuseForm(w, formMessages, err)
 			return
@@ -108,7 +111,7 @@ func (l *life) messages(w http.ResponseWriter, r *http.Request) {
 
 func (l *life) countTokens(w http.ResponseWriter, r *http.Request) {
 	l.withBody(w, r, func(body *fastjson.Value) {
-		chat, err := chatOfMessages(body)
+		chat, err := l.chatOfMessages(body)
 		if err != nil {
 			l.refuseForm(w, formMessages, err)
 			return
@@ -126,11 +129,32 @@ func (l *life) countTokens(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// chatOfMessages turns a body of /v1/messages into that of a chat, as vLLM's AnthropicServingMessages does.
-func chatOfMessages(body *fastjson.Value) (map[string]any, error) {
+// chatOfMessages turns a body of /v1/messages into that of a chat, as the engine does. Requests that the router does
+// not turn into chats get a simpler form.
+func (l *life) chatOfMessages(body *fastjson.Value) (map[string]any, error) {
 	in, err := asMap(body)
 	if err != nil {
 		return nil, err
+	}
+	kind := tokens.VLLM
+	if l.cfg.Kind == SGLang {
+		kind = tokens.SGLang
+	}
+	var read api.Request
+	if api.Read(api.AnthropicMessages, body.MarshalTo(nil), &read) == nil {
+		chat, err := tokens.AppendChat(nil, &read, kind, tokens.Chatting{})
+		if err == nil {
+			out := take(in, "stream", "stream", "max_tokens", "max_tokens", "stop_sequences", "stop", "cache_salt", "cache_salt")
+			var members map[string]json.RawMessage // which keeps the order of the members of tools
+			if err := json.Unmarshal(chat, &members); err != nil {
+				return nil, fmt.Errorf("read the chat: %w", err)
+			}
+			for name, value := range members {
+				out[name] = value
+			}
+			chooseTool(out, in)
+			return out, nil
+		}
 	}
 	out := take(in, "model", "model", "stream", "stream", "max_tokens", "max_tokens", "stop_sequences", "stop", "cache_salt", "cache_salt")
 	var messages []chatMessage
@@ -158,12 +182,17 @@ func chatOfMessages(body *fastjson.Value) (map[string]any, error) {
 	if tools != nil {
 		out["tools"] = tools
 	}
+	chooseTool(out, in)
+	return out, nil
+}
+
+// chooseTool sets the chat's tool_choice, which makes the mock engine call a tool.
+func chooseTool(out, in map[string]any) {
 	if choice, _ := in["tool_choice"].(map[string]any); choice["type"] == "any" {
 		out["tool_choice"] = "required"
 	} else if choice["type"] == "tool" {
 		out["tool_choice"] = map[string]any{"type": "function", "function": map[string]any{"name": choice["name"]}}
 	}
-	return out, nil
 }
 
 // splitBlocks turns a message with content blocks into messages of a chat: results of tools become messages of their

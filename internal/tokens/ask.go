@@ -22,11 +22,16 @@ type endpoint string
 const (
 	renderChat        endpoint = "/v1/chat/completions/render"
 	renderCompletions endpoint = "/v1/completions/render"
+	renderMessages    endpoint = "/v1/messages/render"
+	renderResponses   endpoint = "/v1/responses/render"
 	tokenize          endpoint = "/tokenize"
 	v1Tokenize        endpoint = "/v1/tokenize"
 )
 
-func (e endpoint) renders() bool { return e == renderChat || e == renderCompletions }
+func (e endpoint) renders() bool { return e != tokenize && e != v1Tokenize }
+
+// alone reports whether the endpoint is the only one that takes the body of its dialect.
+func (e endpoint) alone() bool { return e == renderMessages || e == renderResponses }
 
 const (
 	// maxAnswer bounds an engine's answer in bytes: a million ids take 7 MB, and the kwargs_data of rendered images
@@ -224,6 +229,8 @@ func (s *Source) call(ctx context.Context, w Worker, q *question) (Found, error)
 		case errors.Is(err, errKey), errors.Is(err, errLimit):
 			refused = err
 			s.states.refuse(w.URL, q.client, e.renders(), err, time.Now())
+		case errors.Is(err, errMissing) && e.alone():
+			s.states.learn(w.URL, func(p *workerState) { p.noAlone = time.Now().Add(relearn) })
 		case errors.Is(err, errMissing):
 			if e.renders() {
 				s.states.learn(w.URL, func(p *workerState) { p.noRender = time.Now().Add(relearn) })
@@ -234,6 +241,9 @@ func (s *Source) call(ctx context.Context, w Worker, q *question) (Found, error)
 			}
 			return found, err
 		}
+	}
+	if convertible(q.dialect) { // other dialects may have endpoints
+		return Found{}, cmp.Or(refused, errMissing)
 	}
 	if refused != nil { // other clients may be able to use the endpoints that refuse this client's key
 		s.states.refuse(w.URL, q.client, false, refused, time.Now())

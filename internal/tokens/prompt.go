@@ -12,6 +12,9 @@ import (
 type Prompt struct {
 	// Request is the client's request. Find does not change Request, and does not use Request after Find has returned.
 	Request *api.Request
+	// Own is the client's request to /v1/responses, if Request is the chat request that was made of it. vLLM renders such
+	// requests for gpt-oss in another way than chats. Find sets Own.
+	Own *api.Request
 	// Authorization is the client's Authorization header. Questions to engines repeat the header, because an engine may
 	// demand it at render. Authorization may be empty.
 	Authorization string
@@ -26,6 +29,16 @@ type Prompt struct {
 	Scratch []byte
 
 	engineOnly bool // the tokenizer service is not asked
+}
+
+// own returns p with the client's own request, which engines are asked for.
+func (p *Prompt) own() *Prompt {
+	if p.Own == nil {
+		return p
+	}
+	q := *p
+	q.Request, q.Own = p.Own, nil
+	return &q
 }
 
 // Has reports whether the body has a top-level field with one of these names.

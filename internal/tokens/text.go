@@ -14,6 +14,10 @@ import (
 var frontFields = []api.Field{api.FieldChatTemplate, api.FieldChatTemplateKwargs, api.FieldReasoningEffort,
 	api.FieldTools, api.FieldDocuments}
 
+// frontsOfOthers are the same fields of requests to /v1/messages and /v1/responses.
+var frontsOfOthers = []api.Field{api.FieldChatTemplateKwargs, api.FieldReasoning, api.FieldPreviousResponseID,
+	api.FieldTools, api.FieldSystem, api.FieldInstructions}
+
 // maxText is the length of the longest text, in bytes. 4 MiB are about a million tokens. The rest of a longer prompt is
 // left out. Messages after the first maxTurns are left out, too.
 const maxText = 4 << 20
@@ -41,15 +45,23 @@ func appendPrompt(dst []byte, r *api.Request) []byte {
 	switch {
 	case r.Form == api.PromptText, r.Form == api.PromptTexts && r.Prompts == 1:
 		return appendString(dst, onlyText(r.Raw(r.Dialect.Text())))
-	case r.Dialect != api.OpenAIChat:
+	case r.Dialect != api.OpenAIChat && !convertible(r.Dialect):
 		return dst
 	}
-	messages := r.Raw(api.FieldMessages)
+	messages, front := r.Raw(api.FieldMessages), frontFields
+	if convertible(r.Dialect) {
+		front = frontsOfOthers
+	}
+	if r.Dialect == api.OpenAIResponses {
+		if messages = r.Raw(api.FieldInput); len(messages) > 0 && messages[0] == '"' {
+			messages = append(append([]byte(`[{"role":"user","content":`), messages...), `}]`...)
+		}
+	}
 	if len(messages) < 2 || messages[0] != '[' {
 		return dst
 	}
 	end, turns := len(dst)+maxText, 0
-	for _, f := range frontFields {
+	for _, f := range front {
 		if value := r.Raw(f); len(value) > 0 && string(value) != "null" {
 			dst = appendMember(dst, f.String(), value)
 		}

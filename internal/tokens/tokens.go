@@ -2,6 +2,7 @@ package tokens
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/maphash"
 	"log/slog"
@@ -36,6 +37,7 @@ const (
 	NoWorker    Outcome = "no_worker"   // the model has no healthy worker, or its workers pause after failures
 	Limited     Outcome = "limit"       // no worker was asked: calls or memory reached their limits, or workers seemed frozen
 	TimedOut    Outcome = "timeout"     // no answer came within the time that the request waits
+	Unrendered  Outcome = "unrendered"  // how the engine renders the request is not known, and the engine renders it for nobody
 	Failed      Outcome = "error"       // every worker that was asked failed
 )
 
@@ -242,8 +244,9 @@ func (s *Source) Find(ctx context.Context, p Prompt, workers []Worker) Found {
 			p.Root = rootOf(workers)
 		}
 	}
-	found := s.find(ctx, &p, workers)
-	found.Kind = p.Kind
+	asked := p.Request
+	found := s.findAny(ctx, &p, workers)
+	found.Kind, p.Request = p.Kind, asked
 	if found.Outcome != Beginning {
 		found.Sure = len(found.Tokens)
 	}
@@ -256,15 +259,47 @@ func (s *Source) Find(ctx context.Context, p Prompt, workers []Worker) Found {
 	return found
 }
 
+// findAny finds the ids of a request of any dialect. A request to /v1/messages or /v1/responses is turned into a chat
+// request first.
+func (s *Source) findAny(ctx context.Context, p *Prompt, workers []Worker) Found {
+	if !convertible(p.Request.Dialect) {
+		return s.find(ctx, p, workers)
+	}
+	var how Chatting
+	if local, ok := s.Local.(Chatter); ok {
+		how = local.Chatting(p.Model, p.Kind)
+	}
+	c, err := chatOf(p.Request, p.Kind, how)
+	switch {
+	case err == nil:
+		defer c.release()
+		if p.Own = nil; p.Request.Dialect == api.OpenAIResponses {
+			p.Own = p.Request
+		}
+		p.Request = &c.read
+		return s.find(ctx, p, workers)
+	case errors.Is(err, errRefused):
+		return Found{Outcome: Refused}
+	case p.Kind != VLLM || p.Request.Dialect == api.AnthropicCountTokens || p.Request.PreviousResponseID != "":
+		return Found{Outcome: Unrendered}
+	}
+	found := s.fromOthers(ctx, p, workers) // the engine itself may render the request
+	if found.Outcome == Unsupported {
+		found.Outcome = Unrendered
+	}
+	return found
+}
+
 func (s *Source) find(ctx context.Context, p *Prompt, workers []Worker) Found {
 	if ids, outcome := InBody(p.Request, p.Kind); outcome != "" {
 		return Found{Tokens: ids, Outcome: outcome}
 	}
 	p.engineOnly = p.Request.Dialect == api.SGLangGenerate // services render only bodies of the OpenAI dialects
 	if s.Local == nil {
-		return s.fromOthers(ctx, p, workers)
+		return s.fromOthers(ctx, p.own(), workers)
 	}
 	local, ok := s.Local.Find(ctx, p)
+	p = p.own()
 	if !ok {
 		return s.fromOthers(ctx, p, workers)
 	}

@@ -66,6 +66,7 @@ type workerState struct {
 	mean      time.Duration         // mean time of answers, exponentially weighted; 0: no answer yet
 	meanBytes float64               // mean size of the questions whose answers count in mean
 	noRender  time.Time             // the endpoint render was missing: it is not asked before this time
+	noAlone   time.Time             // an endpoint that renders another dialect than chats and completions was missing
 	noTokens  time.Time             // all token endpoints were missing: the worker is not asked before this time
 	v1Only    bool                  // the worker has SGLang's /v1/tokenize instead of /tokenize
 	lastAsked uint64                // value of workerStates.asked at the worker's last call, to spread calls among equal workers
@@ -412,6 +413,14 @@ func (ps *workerStates) endpoints(w Worker, q *question, now time.Time) (all []e
 	defer ps.mu.Unlock()
 	p := ps.all[w.URL]
 	switch {
+	case convertible(q.dialect) && (w.Kind == SGLang || p != nil && (now.Before(p.noAlone) || now.Before(p.noRender))):
+		return nil, nil
+	case convertible(q.dialect) && p != nil && p.refuses(q.client, true, now):
+		return nil, errKey
+	case q.dialect == api.AnthropicMessages:
+		return []endpoint{renderMessages}, nil
+	case q.dialect == api.OpenAIResponses:
+		return []endpoint{renderResponses}, nil
 	case w.Kind == SGLang && p != nil && p.v1Only:
 		return []endpoint{v1Tokenize, tokenize}, nil
 	case q.dialect == api.SGLangGenerate && w.Kind != SGLang:

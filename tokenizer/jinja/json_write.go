@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"math"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -185,4 +186,14 @@ func (w *writer) escape(r rune) {
 		return
 	}
 	w.out = append(w.out, '\\', 'u', hexDigits[r>>12&15], hexDigits[r>>8&15], hexDigits[r>>4&15], hexDigits[r&15])
+}
+
+// AppendJSON appends v as Python's json.dumps writes it by default: with a space after each comma and colon, and only
+// ASCII. The error matches [ErrLimit] if v nests too deep. Any other error says that Python cannot write v.
+func AppendJSON(dst []byte, v Value) ([]byte, error) {
+	w := &writer{r: &run{steps: math.MaxInt, memory: math.MaxInt}, out: dst, ascii: true, comma: ", ", colon: ": "}
+	if err := w.value(&v, 0); err != nil {
+		return dst, err
+	}
+	return w.out, nil
 }

@@ -30,6 +30,9 @@ type requestConfig struct {
 	// ExcludeToolsWhenNone is vLLM's --exclude-tools-when-tool-choice-none. SGLang has no such flag: with tool_choice
 	// none, SGLang always leaves the tools out.
 	ExcludeToolsWhenNone bool
+	// NameFirst puts the name of a called function before its arguments, as vLLM does in requests to /v1/responses. In
+	// chats the arguments come first.
+	NameFirst bool
 	// TrustTemplate accepts the chat_template of a request, as vLLM's --trust-request-chat-template does.
 	TrustTemplate bool
 }

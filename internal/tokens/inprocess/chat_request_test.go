@@ -60,7 +60,11 @@ func TestRequestsReachTheTemplateAsInTheEngine(t *testing.T) {
 }
 
 func renderRequest(tmpl *chatTemplate, body string, engine templateEngine) (string, error) {
-	q, err := tmpl.ReadRequest([]byte(body), requestConfig{Engine: engine, TrustTemplate: true})
+	return renderAs(tmpl, body, requestConfig{Engine: engine, TrustTemplate: true})
+}
+
+func renderAs(tmpl *chatTemplate, body string, c requestConfig) (string, error) {
+	q, err := tmpl.ReadRequest([]byte(body), c)
 	if err != nil {
 		return "", err
 	}

@@ -324,7 +324,11 @@ func (b *bodyReader) vllmCalls(calls *jinja.Value) ([]jinja.Value, error) {
 		if _, named := textOf(fn.Dict(), "name"); !ok || !named {
 			return nil, refuse("a tool call's function needs a name and arguments as text")
 		}
-		f := ordered(fn.Dict(), "arguments", "name")
+		first, second := "arguments", "name"
+		if b.config.NameFirst {
+			first, second = second, first
+		}
+		f := ordered(fn.Dict(), first, second)
 		parsed, err := b.json.DecodeText(arguments, jinja.Python)
 		switch {
 		case errors.Is(err, jinja.ErrLimit):

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/internal/tokens"
 	"github.com/warmpath/warmpath/tokenizer"
 )
 
@@ -21,6 +22,7 @@ type Model struct {
 	vision    *vision                  // nil: only the engine can make the ids of prompts with images
 	harmony   map[string]block.Token   // ids of Harmony's special tokens; nil: the model is not gpt-oss
 	pictures  pictures
+	chatting  tokens.Chatting // how vLLM turns Anthropic requests into chats
 }
 
 // These are the names of the templates that engines use.
@@ -54,6 +56,7 @@ func Load(files fs.FS) (*Model, error) {
 	}
 	m.vision = loadVision(files, t)
 	m.harmony = loadHarmony(files, t)
+	m.chatting = m.chattingOf()
 	m.warmUp()
 	return m, nil
 }

@@ -60,11 +60,15 @@ func (m *Model) find(p *tokens.Prompt) (found tokens.Found, ok bool) {
 	// An image is a long text in the body, and gives few tokens. So for a prompt with images, Encode checks the length
 	// without the images.
 	size := p.Request.PromptBytes()
+	if p.Own != nil && m.harmony != nil { // vLLM renders such a request in another way than a chat
+		return tokens.Found{}, false
+	}
 	if p.Has(elsewhere) || size > maxPrompt && !p.Request.Multimodal {
 		return tokens.Found{}, false
 	}
 	// A token has about four bytes, so most prompts need one allocation.
-	made, err := m.Encode(make([]block.Token, 0, min(size, maxPrompt)/4+64), p.Request, Origin{p.Kind, p.Root})
+	made, err := m.Encode(make([]block.Token, 0, min(size, maxPrompt)/4+64), p.Request,
+		Origin{p.Kind, p.Root, p.Own != nil})
 	switch {
 	case errors.Is(err, ErrRefused):
 		return tokens.Found{Outcome: tokens.Refused}, true

@@ -49,6 +49,8 @@ type Origin struct {
 	// Root is the folder or name from which the engine loaded the model. The engine's names of images depend on Root.
 	// Empty means that the root is not known. Then only images that got a name from the client can be encoded here.
 	Root string
+	// Responses says that the chat was made from a request to /v1/responses.
+	Responses bool
 }
 
 // Encoded has a prompt's ids, its images, and the part of the ids that a growing conversation reuses.
@@ -76,7 +78,7 @@ func (m *Model) Encode(dst []block.Token, r *api.Request, o Origin) (Encoded, er
 		}
 		return m.harmonyChat(dst, r, time.Now())
 	}
-	q, err := m.request(r.Body(), len(r.Raw(api.FieldTools)) > len("null"), o.Kind)
+	q, err := m.request(r.Body(), len(r.Raw(api.FieldTools)) > len("null"), o)
 	if err != nil {
 		return Encoded{Tokens: dst}, err
 	}
@@ -126,7 +128,7 @@ func (m *Model) Text(body []byte, kind tokens.Kind) (string, error) {
 		made, err := m.harmonyChat(nil, &read, time.Now())
 		return m.Decode(made.Tokens), err
 	}
-	q, err := m.request(body, len(read.Raw(api.FieldTools)) > len("null"), kind)
+	q, err := m.request(body, len(read.Raw(api.FieldTools)) > len("null"), Origin{Kind: kind})
 	if err != nil {
 		return "", err
 	}
@@ -135,13 +137,13 @@ func (m *Model) Text(body []byte, kind tokens.Kind) (string, error) {
 }
 
 // request reads a chat body as the engine does.
-func (m *Model) request(body []byte, tools bool, kind tokens.Kind) (*chatRequest, error) {
+func (m *Model) request(body []byte, tools bool, o Origin) (*chatRequest, error) {
 	t := m.template(tools)
 	if t == nil {
 		return nil, fmt.Errorf("%w: the model's folder has no chat template", ErrElsewhere)
 	}
-	config := requestConfig{Engine: engineVLLM}
-	if kind == tokens.SGLang {
+	config := requestConfig{Engine: engineVLLM, NameFirst: o.Responses}
+	if o.Kind == tokens.SGLang {
 		config.Engine = engineSGLang
 	}
 	q, err := t.ReadRequest(body, config)

@@ -187,8 +187,7 @@ def vllm():
     tok = AutoTokenizer.from_pretrained(TOKENIZER)
     config = types.SimpleNamespace(multimodal_config=None, enable_prompt_embeds=False)
 
-    def run(body, template):
-        request = ChatCompletionRequest.model_validate(body)
+    def render(request, template):
         # the steps of OnlineRenderer.render_chat and HfRenderer.render_messages that touch text
         tools = None if request.tools is None else [t.model_dump() for t in request.tools]
         params = request.build_chat_params(None, "auto").with_defaults(dict(tools=tools, tokenize=False))
@@ -198,6 +197,10 @@ def vllm():
         kwargs["chat_template"] = template
         return hf.safe_apply_chat_template(config, tok, conversation, **kwargs)
 
+    def run(body, template):
+        return render(ChatCompletionRequest.model_validate(body), template)
+
+    run.render, run.config, run.tokenizer = render, config, tok
     return run
 
 
@@ -210,8 +213,7 @@ def sglang():
 
     tok = AutoTokenizer.from_pretrained(TOKENIZER)
 
-    def run(body, template):
-        request = ChatCompletionRequest.model_validate(body)
+    def render(request, template):
         if not request.messages:
             raise ValueError("Messages cannot be empty.")
         for t in (request.tools or []):
@@ -243,6 +245,10 @@ def sglang():
         s._process_messages(request, False)
         return got["text"] + got.get("prefix", "")
 
+    def run(body, template):
+        return render(ChatCompletionRequest.model_validate(body), template)
+
+    run.render = render
     return run
 
 
