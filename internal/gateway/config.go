@@ -3,6 +3,7 @@ package gateway
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/warmpath/warmpath/internal/api"
@@ -19,6 +20,12 @@ type Config struct {
 	Attempts int `yaml:"attempts"`
 	// Hold says how requests are held while no worker can take them. A reload applies changes.
 	Hold HoldConfig `yaml:"hold"`
+	// StreamRecovery says which streams continue at another worker after they lost their worker. exact: only streams
+	// that then have the same text as without the loss: temperature 0, and no other field that would change the rest.
+	// valid: also streams with a temperature and without a seed; the rest is then another sample of the same
+	// distribution. off: none; such a stream ends with an error event. Only vLLM's workers are asked for what a recovery
+	// needs.
+	StreamRecovery string `yaml:"stream_recovery"`
 	// RequestTimeout is the longest time for a request, from its head to the last byte of the answer; then the request is
 	// ended. The default is 30 min, as in other gateways, because reasoning answers can be long. 0: no limit.
 	RequestTimeout time.Duration `yaml:"request_timeout"`
@@ -64,6 +71,7 @@ func DefaultConfig() Config {
 		Headers:           true,
 		Attempts:          3,
 		Hold:              DefaultHoldConfig(),
+		StreamRecovery:    RecoverExact,
 		RequestTimeout:    30 * time.Minute,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
@@ -86,6 +94,7 @@ func (c Config) Validate() error {
 	}
 	check(c.Attempts >= 1 && c.Attempts <= 16, "attempts: %d is outside 1..16", c.Attempts)
 	c.Hold.validate(check)
+	check(slices.Contains([]string{RecoverExact, RecoverValid, RecoverOff}, c.StreamRecovery), "stream_recovery: %q is none of exact, valid, off", c.StreamRecovery)
 	check(c.RequestTimeout >= 0, "request_timeout: %v is negative", c.RequestTimeout)
 	check(c.ReadHeaderTimeout > 0, "read_header_timeout: %v is not positive: half-open connections would stay for ever", c.ReadHeaderTimeout)
 	check(c.IdleTimeout > 0, "idle_timeout: %v is not positive", c.IdleTimeout)

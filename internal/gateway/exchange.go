@@ -72,7 +72,8 @@ type exchange struct {
 	next       *exchange       // the next exchange in the worker's roster, guarded by the roster's mutex
 	previous   *exchange
 	holding
-	abort bool // cut the client's connection at the end, so that the client sees no complete answer
+	recovery *recovery // nil if the stream under way cannot continue at another worker
+	abort    bool      // cut the client's connection at the end, so that the client sees no complete answer
 }
 
 func newExchange(g *Gateway) *exchange {
@@ -106,7 +107,7 @@ func (x *exchange) end() {
 	clear(x.doubts)
 	clear(x.peers)
 	x.doubts, x.otherModel, x.opinions = x.doubts[:0], false, 0
-	x.holding = holding{}
+	x.holding, x.recovery = holding{}, nil
 	x.prepared.reset()
 	x.g.exchanges.Put(x)
 	if abort {
@@ -171,6 +172,11 @@ func (x *exchange) forward(ctx context.Context) {
 		d, err := x.route(ctx)
 		if err != nil {
 			x.returnOpinion()
+			if r := x.recovery; r != nil && r.again != none {
+				x.endBroken(&last, "no_worker")
+				x.settle(ctx, &last)
+				return
+			}
 			if x.rec.Attempts > 0 {
 				// The client gets the result of an attempt, which tells it more than an error without a worker.
 				if held := (*api.Error)(nil); !x.holdUntil.IsZero() && errors.As(err, &held) {
@@ -185,6 +191,13 @@ func (x *exchange) forward(ctx context.Context) {
 		holder, worker := d.Holder, d.Worker
 		result := x.try(ctx, d)
 		again := x.weigh(holder, worker, &result)
+		if more, ended := x.recover(ctx, worker, &result); more {
+			last = result
+			continue
+		} else if ended {
+			x.settle(ctx, &result)
+			return
+		}
 		last = *better(&last, &result)
 		if result.Class == proxy.Refused {
 			x.unreachable(worker)
@@ -296,7 +309,7 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 	if q := &x.prepared.route; q.Salt != "" || q.Extra != "" {
 		x.g.Scoped(d.Worker.ID, d.Rank, q.Salt, q.Extra)
 	}
-	result := x.ask(ctx, x.g.roster(d.Worker.ID))
+	result := x.send(ctx, d)
 	x.decision = nil
 	now := time.Now().UnixNano()
 	// An answer without a token count says nothing about the time of a pass.
@@ -396,12 +409,17 @@ func (x *exchange) firstToken(at time.Time) {
 		}
 	}
 	x.g.waiting.freed() // the prompt is computed, so the worker may have room for another request
-	x.rec.FirstTokenMS = milliseconds(at.Sub(x.rec.Time))
+	if r := x.recovery; r == nil || r.first.IsZero() {
+		x.rec.FirstTokenMS = milliseconds(at.Sub(x.rec.Time))
+	}
 }
 
 // tokens reports the length of the answer so far to the router. This report is also the request's sign of life.
 func (x *exchange) tokens(n int, at time.Time) {
 	x.output, x.lastToken = n, at
+	if x.recovery != nil {
+		x.output += x.recovery.base
+	}
 	if x.decision != nil {
 		x.decision.Tokens(n, at.UnixNano())
 	}

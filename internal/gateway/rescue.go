@@ -100,21 +100,23 @@ func (g *Gateway) forgetAbsent(snap *fleet.Snapshot) {
 	g.Client.Keep(func(url string) bool { return urls[url] })
 }
 
-// rescueFrom abandons the attempts at worker w, as far as other workers can take them and the budget allows. An attempt
-// whose answer has begun stays at w, and continues when w continues.
+// rescueFrom ends the attempts at worker w, as far as other workers can take them and the budget allows. A stream that
+// has begun continues at another worker if it can (see recovery). Another attempt whose answer has begun stays at w,
+// and continues when w continues.
 func (g *Gateway) rescueFrom(w fleet.WorkerID) {
 	can := map[attemptKey]bool{}
 	r := g.roster(w)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for x := r.first; x != nil; x = x.next {
-		if !x.attempt.Waits() {
+		waits := x.attempt.Waits()
+		if !waits && (x.recovery == nil || !x.recovery.movable.Load()) {
 			continue
 		}
 		if !g.rescues.take() {
 			return
 		}
-		if !x.othersCanAs(can) || !x.attempt.Abandon() {
+		if !x.othersCanAs(can) || waits && !x.attempt.Abandon() || !waits && !x.attempt.BreakOff() {
 			g.rescues.giveBack()
 		}
 	}

@@ -52,6 +52,7 @@ type Attempt struct {
 
 	mu        sync.Mutex // guards the fields below
 	waits     *conn      // the connection on which an answer is awaited; nil after the first byte came
+	uses      *conn      // the connection that the attempt uses; nil when it uses none
 	abandoned bool
 }
 
@@ -69,6 +70,20 @@ func (a *Attempt) Abandon() bool {
 	return true
 }
 
+// BreakOff ends the attempt if it is under way, also if its answer has begun, and returns true in this case. Forward
+// then returns a Result of class Abandoned, unless the answer was complete. BreakOff may be called from any goroutine,
+// also after Forward has returned.
+func (a *Attempt) BreakOff() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.uses == nil {
+		return false
+	}
+	a.uses.abort()
+	a.waits, a.abandoned = nil, true
+	return true
+}
+
 // Waits reports whether the attempt waits for the first byte of an answer. It may be called from any goroutine.
 func (a *Attempt) Waits() bool {
 	a.mu.Lock()
@@ -82,13 +97,24 @@ func (a *Attempt) wait(k *conn) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.waits = k
+	if k != nil {
+		a.uses = k
+	}
+	return !a.abandoned
+}
+
+// leave ends the use of the attempt's connection. It returns false when the attempt was abandoned.
+func (a *Attempt) leave() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.waits, a.uses = nil, nil
 	return !a.abandoned
 }
 
 // begin resets the attempt, because an earlier use of the same Attempt may have been abandoned.
 func (a *Attempt) begin() {
 	a.mu.Lock()
-	a.waits, a.abandoned = nil, false
+	a.waits, a.uses, a.abandoned = nil, nil, false
 	a.mu.Unlock()
 }
 
@@ -131,7 +157,8 @@ const (
 	// Cut: the caller ended the attempt for a reason of its own. The reason is the cause of the context. The client
 	// gets the reason as its error.
 	Cut
-	// Abandoned: the caller ended the attempt before the first byte of an answer, by Attempt.Abandon.
+	// Abandoned: the caller ended the attempt before the first byte of an answer, by Attempt.Abandon, or in the middle of
+	// an answer, by Attempt.BreakOff.
 	Abandoned
 	// Local: this machine could not connect, because it has no descriptor, port or memory left. This says nothing about
 	// the worker.

@@ -114,7 +114,7 @@ func (x *exchange) try(ctx context.Context, w *worker, fresh bool) (stale bool) 
 	x.body = answerBody{}
 	x.a.wait(k)
 	stale = x.talk(k)
-	abandoned := !x.a.wait(nil)
+	abandoned := !x.a.leave()
 	intact := stop() && !abandoned
 	if intact && x.body.reusable() && x.res.Class <= Limited {
 		k.since = time.Now()
@@ -131,6 +131,10 @@ func (x *exchange) try(ctx context.Context, w *worker, fresh bool) (stale bool) 
 	case abandoned && !x.res.FirstByte:
 		x.res.Retryable = true
 		x.fail(Abandoned, api.WorkerTimeout(fmt.Errorf("%s seems to be frozen", w.url)))
+		return false
+	case abandoned && x.res.Class != Success:
+		x.res.Abort = true
+		x.fail(Abandoned, api.WorkerBroke(fmt.Errorf("%s seems to be frozen", w.url)))
 		return false
 	}
 	return stale

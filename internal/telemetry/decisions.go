@@ -67,6 +67,9 @@ type Record struct {
 	// answer, each with its error.
 	Attempts int      `json:"attempts"`
 	Failed   []string `json:"failed,omitempty"`
+	// Recovered has the workers that the stream lost before it continued at another worker, each with how it was lost and
+	// the number of tokens that the client had.
+	Recovered []string `json:"recovered,omitempty"`
 	// Status is the HTTP status that the client got. 499 means that the client left before the end of the answer.
 	Status int `json:"status"`
 	// Finish says how the request ended: success, rejected, limited, client_gone, refused, reset, header_timeout,

@@ -37,6 +37,7 @@ type Telemetry struct {
 	inFlight   prometheus.Gauge
 	reloads    *prometheus.CounterVec
 	queued     *prometheus.HistogramVec
+	recoveries *prometheus.CounterVec
 	held       *prometheus.HistogramVec
 	holding    prometheus.Gauge
 	heldBytes  prometheus.Gauge
@@ -81,7 +82,8 @@ func New(cfg Config) *Telemetry {
 	t.makeTenantMetrics()
 	t.registry.MustRegister(
 		t.requests, t.retries, t.refused, t.firstToken, t.total, t.routing, t.tokens, t.tokenWait, t.tokenAsked,
-		t.difference, t.compared, t.panics, t.inFlight, t.reloads, t.queued, t.held, t.holding, t.heldBytes, t.branches, t.policyFailures, t.shadowed, t.shadowDiff, t.shadowCost, t.levels,
+		t.difference, t.compared, t.panics, t.inFlight, t.reloads, t.queued, t.recoveries, t.held, t.holding, t.heldBytes,
+		t.branches, t.policyFailures, t.shadowed, t.shadowDiff, t.shadowCost, t.levels,
 		t.tenantRequests, t.tenantTokens,
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
@@ -128,6 +130,9 @@ func (t *Telemetry) makeQueueMetrics() {
 		Help: "Time that requests waited in the queue, by how the wait ended: routed, timeout, client_gone, drained, failed (there is no worker any more), shed (its place went to another tenant), full and too_long (the request was refused without a wait).", Buckets: latencyBuckets}, []string{"outcome"})
 	t.held = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_hold_wait_seconds",
 		Help: "Time for which requests were held because no worker could take them, by how it ended: routed, timeout, client_gone, drained, failed (another error), released (a reload turned the hold off), full (the request was refused without a wait).", Buckets: latencyBuckets}, []string{"outcome"})
+	t.recoveries = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_stream_recoveries_total",
+		Help: "Streams that lost their worker after they had begun. outcome: recovered (the stream continued at another worker to its end) or refused (it ended with an error event). reason: how a recovered stream was lost, or why it did not continue."},
+		[]string{"outcome", "reason"})
 	t.holding = prometheus.NewGauge(prometheus.GaugeOpts{Name: "warmpath_held_requests",
 		Help: "Requests that are held now because no worker can take them."})
 	t.heldBytes = prometheus.NewGauge(prometheus.GaugeOpts{Name: "warmpath_held_bytes",
@@ -180,6 +185,11 @@ func (t *Telemetry) Queued(outcome string, wait time.Duration) {
 // Held counts a request that was held because no worker could take it, or could not be held, by the outcome.
 func (t *Telemetry) Held(outcome string, wait time.Duration) {
 	t.held.WithLabelValues(outcome).Observe(wait.Seconds())
+}
+
+// Recovered counts a stream that lost its worker after it had begun.
+func (t *Telemetry) Recovered(outcome, reason string) {
+	t.recoveries.WithLabelValues(outcome, reason).Inc()
 }
 
 // Holding adds to the number of requests that are held now, and to the bytes of their bodies.

@@ -138,3 +138,7 @@ func appendIDs(dst []byte, ids []block.Token) []byte {
 	}
 	return append(dst, ']')
 }
+
+// SendsNulls reports whether a vLLM of this version sends null in place of token ids that a request did not ask for.
+// Older versions leave the fields out.
+func SendsNulls(version string) bool { return atLeast(version, 0, 32) }

@@ -1,0 +1,190 @@
+package api
+
+import (
+	"bytes"
+	"strconv"
+
+	"github.com/warmpath/warmpath/internal/jsonscan"
+)
+
+// Chunk is the content of one event of a stream of OpenAIChat or OpenAICompletions with one choice, as vLLM sends it
+// with return_token_ids. Its slices are valid until the next Read, and as long as the event does not change.
+type Chunk struct {
+	Failed  bool     // the event reports an error
+	Role    bool     // the delta names the role: the first event of a chat
+	Other   bool     // the delta has more than text: a tool call, reasoning, a refusal; or there are log probabilities
+	HasText bool     // the choice has a text, perhaps an empty one
+	Text    []byte   // the text, without escapes
+	Finish  []byte   // finish_reason as JSON; nil if it is null
+	Stop    []byte   // stop_reason as JSON; nil if the event has none
+	Usage   []byte   // the usage as JSON; nil if there is none
+	ID      []byte   // the event's id as JSON
+	Created []byte   // the time of the event's creation as JSON
+	Prompt  []uint32 // the ids of the prompt; empty if the event has none
+	IDs     []uint32 // the generated ids of the event
+
+	event        []byte
+	text, finish span // in event; the text with its quotes
+	stop         span
+	ids          []idList
+}
+
+// Read reads the JSON of an event. It returns false if the event is not an object, or has more than one choice.
+func (c *Chunk) Read(event []byte) bool {
+	event = event[:len(event):len(event)]
+	*c = Chunk{event: event, Text: c.Text[:0], Prompt: c.Prompt[:0], IDs: c.IDs[:0], ids: c.ids[:0]}
+	s := jsonscan.New(event, maxDepth)
+	if s.Peek() != '{' {
+		return false
+	}
+	if s.Skip(); !s.End() || s.Err() != nil {
+		return false
+	}
+	for key, value := range jsonscan.Members(event) {
+		switch string(key) {
+		case "error":
+			c.Failed = !isNull(value)
+		case "id":
+			c.ID = value
+		case "created":
+			c.Created = value
+		case "prompt_token_ids":
+			c.readIDs(&c.Prompt, key, value)
+		case "usage":
+			if !isNull(value) {
+				c.Usage = value
+			}
+		case "choices":
+			for i, choice := range jsonscan.Items(value) {
+				if c.readChoice(choice); bytes.ContainsRune(value[:i], '{') {
+					return false
+				}
+			}
+		}
+	}
+	return true
+}
+
+func (c *Chunk) readChoice(choice []byte) {
+	for key, value := range jsonscan.Members(choice) {
+		switch string(key) {
+		case "delta":
+			c.readDelta(value)
+		case "text":
+			c.readText(value)
+		case "finish_reason":
+			if c.finish = c.spanOf(value); !isNull(value) {
+				c.Finish = value
+			}
+		case "stop_reason":
+			c.stop, c.Stop = c.spanOf(value), value
+		case "prompt_token_ids":
+			c.readIDs(&c.Prompt, key, value)
+		case "token_ids":
+			c.readIDs(&c.IDs, key, value)
+		case "logprobs":
+			c.Other = c.Other || !isNull(value)
+		}
+	}
+}
+
+func (c *Chunk) readDelta(delta []byte) {
+	for key, value := range jsonscan.Members(delta) {
+		switch {
+		case string(key) == "content" && value[0] == '"':
+			c.readText(value)
+		case string(key) == "role":
+			c.Role = true
+		case !isNull(value) && string(value) != "[]":
+			c.Other = true
+		}
+	}
+}
+
+func (c *Chunk) readText(value []byte) {
+	if value[0] == '"' {
+		c.HasText, c.text = true, c.spanOf(value)
+		c.Text, _ = jsonscan.Unescape(c.Text, value[1:len(value)-1])
+	}
+}
+
+// readIDs appends a list of ids to dst.
+func (c *Chunk) readIDs(dst *[]uint32, key, value []byte) {
+	if value[0] != '[' {
+		return
+	}
+	c.ids = append(c.ids, idList{member: cap(c.event) - cap(key) - 1, span: c.spanOf(value)})
+	for _, item := range jsonscan.Items(value) {
+		id, err := strconv.ParseUint(string(item), 10, 32)
+		if err != nil {
+			c.Other = true // it is no list of ids
+			return
+		}
+		*dst = append(*dst, uint32(id))
+	}
+}
+
+// idList is the place of a list of ids in an event: the value, and where its member begins.
+type idList struct {
+	span
+	member int
+}
+
+func isNull(value []byte) bool { return string(value) == "null" }
+
+// spanOf returns the position of a value in the event. The value is a slice of the event up to its capacity.
+func (c *Chunk) spanOf(value []byte) span {
+	at := cap(c.event) - cap(value)
+	return span{at, at + len(value)}
+}
+
+// AppendWithoutIDs appends the event as the engine sends it without return_token_ids. vLLM from 0.32 on then sends null
+// in place of the lists. With remove, the members are left out instead, as older versions do.
+func (c *Chunk) AppendWithoutIDs(dst []byte, remove bool) []byte {
+	done := 0
+	for _, list := range c.ids {
+		from, to := list.start, list.end
+		if remove {
+			from, to = c.member(&list)
+		}
+		dst = append(dst, c.event[done:max(from, done)]...)
+		if !remove {
+			dst = append(dst, "null"...)
+		}
+		done = max(to, done)
+	}
+	return append(dst, c.event[done:]...)
+}
+
+// member returns the place of a list's whole member, with the comma before it, or else the comma behind it.
+func (c *Chunk) member(list *idList) (from, to int) {
+	before := bytes.TrimRight(c.event[:list.member], " \t\r\n")
+	if bytes.HasSuffix(before, []byte(",")) {
+		return len(before) - 1, list.end
+	}
+	behind := bytes.TrimLeft(c.event[list.end:], " \t\r\n")
+	if bytes.HasPrefix(behind, []byte(",")) {
+		behind = behind[1:]
+	}
+	return list.member, len(c.event) - len(behind)
+}
+
+// AppendLike appends an event like c with another text, and with from's finish_reason and stop_reason.
+func (c *Chunk) AppendLike(dst []byte, text string, from *Chunk) []byte {
+	dst = append(dst, c.event[:c.text.start]...)
+	dst = appendString(dst, text)
+	if from.Finish == nil || c.finish.end == 0 {
+		return append(dst, c.event[c.text.end:]...)
+	}
+	dst = append(dst, c.event[c.text.end:c.finish.start]...)
+	dst = append(dst, from.Finish...)
+	switch {
+	case from.Stop == nil:
+		return append(dst, c.event[c.finish.end:]...)
+	case c.stop.end == 0:
+		dst = append(append(dst, `,"stop_reason":`...), from.Stop...)
+		return append(dst, c.event[c.finish.end:]...)
+	}
+	dst = append(dst, c.event[c.finish.end:c.stop.start]...)
+	return append(append(dst, from.Stop...), c.event[c.stop.end:]...)
+}

@@ -1,0 +1,69 @@
+package api_test
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+
+	"github.com/warmpath/warmpath/internal/api"
+)
+
+// The first three are events of vLLM 0.32.0 with return_token_ids.
+var chunks = []string{
+	`{"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"tiny","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"prompt_token_ids":[1,20,300]}`,
+	`{"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"tiny","choices":[{"index":0,"delta":{"content":" a\u00e9\""},"logprobs":null,"finish_reason":"stop","stop_reason":null,"token_ids":[4,5]}],"prompt_token_ids":null}`,
+	`{"id":"cmpl-1","object":"text_completion","created":7,"model":"tiny","choices":[{"index":0,"text":" b","logprobs":null,"finish_reason":null,"stop_reason":null,"token_ids":[6],"prompt_token_ids":[1]}],"usage":null}`,
+	`{"choices":[{"token_ids":[1] , "index":0}]}`,
+	`{"choices":[{"token_ids":[1,"a",-2,1e3,99999999999]}]}`,
+	`{"choices":[{},{}]}`, `{"error":{"message":"x"}}`, `{"choices":[],"usage":{"prompt_tokens":1}}`, `[]`, `{`, ``, `{"choices":{"delta":[]}}`,
+}
+
+func TestAChunkShowsTextAndIds(t *testing.T) {
+	var c api.Chunk
+	if !c.Read([]byte(chunks[0])) || !c.Role || !slices.Equal(c.Prompt, []uint32{1, 20, 300}) || string(c.ID) != `"chatcmpl-1"` || c.Finish != nil {
+		t.Errorf("%+v", c)
+	}
+	if !c.Read([]byte(chunks[1])) || string(c.Text) != " aé\"" || !slices.Equal(c.IDs, []uint32{4, 5}) || string(c.Finish) != `"stop"` || string(c.Stop) != "null" || c.Role {
+		t.Errorf("%+v", c)
+	}
+	if got := string(c.AppendLike(nil, "x", &c)); got != `{"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"tiny","choices":[{"index":0,"delta":{"content":"x"},"logprobs":null,"finish_reason":"stop","stop_reason":null,"token_ids":[4,5]}],"prompt_token_ids":null}` {
+		t.Errorf("%s", got)
+	}
+	if c.Read([]byte(chunks[5])) || !c.Read([]byte(chunks[6])) || !c.Failed || !c.Read([]byte(chunks[4])) || !c.Other {
+		t.Errorf("%+v", c)
+	}
+	for event, want := range map[string][2]string{
+		chunks[2]: {`{"id":"cmpl-1","object":"text_completion","created":7,"model":"tiny","choices":[{"index":0,"text":" b","logprobs":null,"finish_reason":null,"stop_reason":null,"token_ids":null,"prompt_token_ids":null}],"usage":null}`,
+			`{"id":"cmpl-1","object":"text_completion","created":7,"model":"tiny","choices":[{"index":0,"text":" b","logprobs":null,"finish_reason":null,"stop_reason":null}],"usage":null}`},
+		chunks[3]: {`{"choices":[{"token_ids":null , "index":0}]}`, `{"choices":[{ "index":0}]}`},
+	} {
+		if c.Read([]byte(event)); string(c.AppendWithoutIDs(nil, false)) != want[0] || string(c.AppendWithoutIDs(nil, true)) != want[1] {
+			t.Errorf("%s\n%s\n%s", event, c.AppendWithoutIDs(nil, false), c.AppendWithoutIDs(nil, true))
+		}
+	}
+}
+
+// What remains of an event without its ids is JSON, whatever the engine sent.
+func FuzzChunk(f *testing.F) {
+	for _, event := range chunks {
+		f.Add([]byte(event), "text")
+	}
+	f.Fuzz(func(t *testing.T, event []byte, text string) {
+		var c api.Chunk
+		if !c.Read(event) {
+			return
+		}
+		if !json.Valid(event) {
+			t.Errorf("%q was read", event)
+		}
+		outs := [][]byte{c.AppendWithoutIDs(nil, false), c.AppendWithoutIDs(nil, true)}
+		if c.HasText {
+			outs = append(outs, c.AppendLike(nil, text, &c))
+		}
+		for i, out := range outs {
+			if !json.Valid(out) {
+				t.Errorf("%q becomes %q (%d)", event, out, i)
+			}
+		}
+	})
+}

@@ -1,0 +1,520 @@
+package gateway_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/gateway"
+	"github.com/warmpath/warmpath/test/testenv"
+)
+
+// pieces of the text that parrot generates, over and over. They cut characters in two, as the tokens of real models do.
+var parrotPieces = strings.Split("na|ïv|e \xe6|\xbc|\xa2字 go| \xf0\x9f|\x98\x80 so| \"quo|te\"\n| \\ end|. The| rain in| Spa\xc3|\xb1a| st|ays ", "|")
+
+// parrot is an engine that sends what vLLM 0.32.0 sends with return_token_ids. Each token follows from the number of
+// tokens before it, so a continuation of the same ids is exact. As in vLLM, a text ends before a character that is not
+// complete, and before a possible stop string; and a prompt of ids that ends inside a character makes the engine repeat
+// the beginning of the character.
+type parrot struct {
+	mu     sync.Mutex
+	loses  func(asked int) (after int, how string) // after how many chunks the answer to a request ends, and how; guarded by mu
+	asked  atomic.Int64
+	drift  int           // added to the number of tokens: another model
+	paused chan struct{} // a frozen answer ends when this is closed
+	froze  chan struct{} // receives a value for each frozen answer
+	delay  time.Duration // after each chunk
+}
+
+type parrotRequest struct {
+	Messages       json.RawMessage
+	Prompt         json.RawMessage
+	MaxTokens      int  `json:"max_tokens"`
+	ReturnTokenIDs bool `json:"return_token_ids"`
+	Stop           string
+	StreamOptions  struct {
+		IncludeUsage bool `json:"include_usage"`
+	} `json:"stream_options"`
+}
+
+func (p *parrot) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	if r.URL.Path == "/detokenize" {
+		var request struct{ Tokens []int }
+		_ = json.Unmarshal(body, &request)
+		_ = json.NewEncoder(w).Encode(map[string]string{"prompt": strings.ToValidUTF8(parrotText(request.Tokens), "\uFFFD")})
+		return
+	}
+	var q parrotRequest
+	_ = json.Unmarshal(body, &q)
+	chat := strings.HasPrefix(r.URL.Path, "/v1/chat")
+	prompt := []int{1, 2, 3}
+	if !chat && q.Prompt[0] == '[' {
+		_ = json.Unmarshal(q.Prompt, &prompt)
+	}
+	p.mu.Lock()
+	after, how := -1, ""
+	if p.loses != nil {
+		after, how = p.loses(int(p.asked.Add(1)))
+	}
+	p.mu.Unlock()
+	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	s := parrotStream{w: w, chat: chat, q: &q, id: fmt.Sprintf("id-%p", &q), prompt: prompt}
+	n := 0
+	for chunk := range s.chunks(p.drift) {
+		if n++; after >= 0 && n > after {
+			switch how {
+			case "die":
+				panic(http.ErrAbortHandler)
+			case "error":
+				_, _ = io.WriteString(w, `data: {"error": {"message": "EngineCore encountered an issue. See stack trace (above) for the root cause.", "type": "InternalServerError", "param": null, "code": 500}}`+"\n\n"+doneChunk)
+				return
+			case "freeze":
+				p.froze <- struct{}{}
+				select {
+				case <-p.paused:
+				case <-r.Context().Done():
+				}
+				return
+			case "end":
+				return
+			}
+		}
+		_, _ = io.WriteString(w, chunk)
+		w.(http.Flusher).Flush()
+		if p.delay > 0 {
+			takes(r, p.delay)
+		}
+	}
+}
+
+func parrotText(ids []int) string {
+	var b strings.Builder
+	for _, id := range ids {
+		if id >= 100 {
+			b.WriteString(parrotPieces[(id-100)%len(parrotPieces)])
+		}
+	}
+	return b.String()
+}
+
+// whole cuts an incomplete character off the end of text.
+func wholeCharacters(text string) string {
+	for n := 1; n <= 3 && n <= len(text); n++ {
+		if tail := text[len(text)-n:]; utf8.RuneStart(tail[0]) {
+			if !utf8.FullRuneInString(tail) {
+				return text[:len(text)-n]
+			}
+			break
+		}
+	}
+	return text
+}
+
+type parrotStream struct {
+	w      io.Writer
+	chat   bool
+	q      *parrotRequest
+	id     string
+	prompt []int
+}
+
+func (s *parrotStream) chunks(drift int) func(yield func(string) bool) {
+	return func(yield func(string) bool) {
+		before := parrotText(s.prompt)
+		begin := len(wholeCharacters(before)) // the engine emits the whole of a character that the prompt begins
+		if s.chat && !yield(s.chunk(`"role":"assistant","content":""`, nil, "", "", true)) {
+			return
+		}
+		text, sent, finish := before, begin, ""
+		var ids []int
+		for total := 0; finish == ""; {
+			ids = ids[:0]
+			for range 1 + (len(s.prompt)+total)%7/6 { // now and then two tokens a chunk
+				id := 100 + (len(s.prompt)+total+drift)%len(parrotPieces)
+				ids, text = append(ids, id), text+parrotText([]int{id})
+				if total++; total == s.q.MaxTokens {
+					finish = "length"
+					break
+				}
+			}
+			safe := len(wholeCharacters(text))
+			stop := ""
+			if s.q.Stop != "" {
+				if at := strings.Index(text[begin:safe], s.q.Stop); at >= 0 {
+					safe, finish, stop = begin+at, "stop", s.q.Stop
+				} else if finish == "" {
+					for range utf8.RuneCountInString(s.q.Stop) - 1 {
+						_, size := utf8.DecodeLastRuneInString(text[begin:safe])
+						safe -= size
+					}
+				}
+			}
+			out := ""
+			if safe > sent {
+				out, sent = text[sent:safe], safe
+			}
+			quoted, _ := json.Marshal(out)
+			if !yield(s.chunk(`"content":`+string(quoted), ids, finish, stop, total <= 2 && !s.chat)) {
+				return
+			}
+		}
+		if s.q.StreamOptions.IncludeUsage {
+			n, k := len(s.prompt), s.count(text, before)
+			if !yield(fmt.Sprintf(`data: {"id":%q,"object":%q,"created":%d,"model":"m","choices":[],"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}}`+"\n\n", s.id, s.object(), len(s.id), n, n+k, k)) {
+				return
+			}
+		}
+		yield(doneChunk)
+	}
+}
+
+// count returns the number of tokens of text behind before.
+func (s *parrotStream) count(text, before string) int {
+	n := 0
+	for rest := len(text) - len(before); rest > 0; n++ {
+		rest -= len(parrotPieces[(len(s.prompt)+n)%len(parrotPieces)])
+	}
+	return n
+}
+
+func (s *parrotStream) object() string {
+	if s.chat {
+		return "chat.completion.chunk"
+	}
+	return "text_completion"
+}
+
+func (s *parrotStream) chunk(delta string, ids []int, finish, stop string, first bool) string {
+	list := func(ids []int, here bool) string {
+		if !s.q.ReturnTokenIDs || !here {
+			return "null"
+		}
+		text, _ := json.Marshal(ids)
+		return string(text)
+	}
+	end := `null`
+	if finish != "" {
+		end = `"` + finish + `","stop_reason":null`
+		if stop != "" {
+			quoted, _ := json.Marshal(stop)
+			end = `"` + finish + `","stop_reason":` + string(quoted)
+		}
+	}
+	head := fmt.Sprintf(`data: {"id":%q,"object":%q,"created":%d,"model":"m","choices":[{"index":0,`, s.id, s.object(), len(s.id))
+	if s.chat {
+		return head + `"delta":{` + delta + `},"logprobs":null,"finish_reason":` + end + `,"token_ids":` + list(ids, len(ids) > 0) + `}],"prompt_token_ids":` + list(s.prompt, first) + "}\n\n"
+	}
+	return head + strings.Replace(delta, `"content"`, `"text"`, 1) + `,"logprobs":null,"finish_reason":` + end + `,"token_ids":` + list(ids, true) + `,"prompt_token_ids":` + list(s.prompt, first) + "}]}\n\n"
+}
+
+// parrots returns a gateway in front of n parrots.
+func parrots(t *testing.T, n int, change func(*settings), each func(i int, p *parrot)) (*fixture, []*parrot) {
+	var urls []string
+	var all []*parrot
+	for i := range n {
+		p := &parrot{paused: make(chan struct{}), froze: make(chan struct{}, 64)}
+		if each != nil {
+			each(i, p)
+		}
+		all, urls = append(all, p), append(urls, worker(t, p.ServeHTTP))
+		t.Cleanup(func() { close(p.paused) })
+	}
+	return serve(t, func(s *settings) {
+		s.policy, s.facts.Version = "round_robin", "0.32.0"
+		if change != nil {
+			change(s)
+		}
+	}, urls...), all
+}
+
+// stream is what a client sees of a stream.
+type stream struct {
+	text, finish, stop string
+	ids                map[string]bool // the ids of its events
+	roles, failures    int
+	usage              string
+	done               bool
+	raw                string
+}
+
+func readStream(t *testing.T, raw string) stream {
+	t.Helper()
+	s := stream{raw: raw, ids: map[string]bool{}}
+	for event := range strings.SplitSeq(raw, "\n\n") {
+		payload, is := strings.CutPrefix(event, "data: ")
+		if !is || s.done {
+			if event != "" {
+				t.Errorf("the stream has %q", event)
+			}
+			continue
+		}
+		if payload == "[DONE]" {
+			s.done = true
+			continue
+		}
+		var e struct {
+			ID      string
+			Error   json.RawMessage
+			Usage   json.RawMessage
+			Choices []struct {
+				Text         string
+				Delta        struct{ Role, Content string }
+				FinishReason string `json:"finish_reason"`
+				StopReason   string `json:"stop_reason"`
+				TokenIDs     []int  `json:"token_ids"`
+			}
+		}
+		if err := json.Unmarshal([]byte(payload), &e); err != nil {
+			t.Errorf("%v: %q", err, payload)
+			continue
+		}
+		if e.Error != nil {
+			s.failures++
+			continue
+		}
+		s.ids[e.ID] = true
+		if string(e.Usage) != "null" && e.Usage != nil {
+			s.usage = string(e.Usage)
+		}
+		for _, c := range e.Choices {
+			s.text += c.Text + c.Delta.Content
+			if c.Delta.Role != "" {
+				s.roles++
+			}
+			if s.finish != "" {
+				t.Errorf("an event follows the finish_reason: %s", payload)
+			}
+			s.finish, s.stop = c.FinishReason, c.StopReason
+			if c.TokenIDs != nil {
+				t.Errorf("the client sees ids: %s", payload)
+			}
+		}
+	}
+	return s
+}
+
+func (f *fixture) stream(t *testing.T, path, body string) stream {
+	t.Helper()
+	resp, err := f.client.Post(f.url+path, "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	raw, err := io.ReadAll(resp.Body)
+	if err != nil {
+		raw = append(raw, "CUT "+err.Error()...)
+	}
+	return readStream(t, string(raw))
+}
+
+const (
+	greedyChat       = `{"model":"m","stream":true,"temperature":0,"max_tokens":%d,"stop":%s,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"hi"}]}`
+	greedyCompletion = `{"model":"m","stream":true,"temperature":0,"max_tokens":%d,"stop":%s,"stream_options":{"include_usage":true},"prompt":[1,2,3]}`
+)
+
+// The client of a recovered stream sees what it would have seen without the loss: the text, one role, one id, the
+// finish_reason and the usage. Workers are lost at random places, several times a stream.
+func TestAStreamThatLosesItsWorkerContinuesExactly(t *testing.T) {
+	healthy, _ := parrots(t, 2, nil, nil)
+	random := rand.New(rand.NewPCG(1, 2))
+	for round := range 300 {
+		most, stop := 1+random.IntN(60), []string{"null", `"ays naïv"`, `"\" \\\\ end"`, `"😀"`, `"absent from the text"`}[random.IntN(5)]
+		path, body := "/v1/chat/completions", fmt.Sprintf(greedyChat, most, stop)
+		if round%2 == 0 {
+			path, body = "/v1/completions", fmt.Sprintf(greedyCompletion, most, stop)
+		}
+		want := healthy.stream(t, path, body)
+		if !want.done || want.finish == "" {
+			t.Fatalf("the parrot is ill: %s", want.raw)
+		}
+		losses := random.IntN(3) + 1
+		var mu sync.Mutex
+		more := func(s *settings) { s.gateway.Attempts = 5 }
+		f, _ := parrots(t, 4, more, func(_ int, p *parrot) {
+			p.loses = func(int) (int, string) {
+				mu.Lock()
+				defer mu.Unlock()
+				if losses--; losses < 0 {
+					return -1, ""
+				}
+				return random.IntN(25), []string{"die", "error", "end"}[random.IntN(3)]
+			}
+		})
+		got := f.stream(t, path, body)
+		if got.text != want.text || got.finish != want.finish || got.stop != want.stop || got.usage != want.usage || got.roles != want.roles ||
+			len(got.ids) != 1 || got.failures != 0 || !got.done {
+			t.Fatalf("round %d, %s\ngot  %q %s %s %s, %d roles, ids %v, %d failures\nwant %q %s %s %s\n%s", round, body,
+				got.text, got.finish, got.stop, got.usage, got.roles, got.ids, got.failures, want.text, want.finish, want.stop, want.usage, got.raw)
+		}
+		f.idle(t)
+		_ = f.stop()
+	}
+}
+
+// A client that lost no worker gets the same bytes as without the recovery.
+func TestTheIdsForARecoveryAreHiddenFromTheClient(t *testing.T) {
+	for _, path := range []string{"/v1/chat/completions", "/v1/completions"} {
+		body := fmt.Sprintf(map[bool]string{true: greedyChat, false: greedyCompletion}[strings.Contains(path, "chat")], 30, "null")
+		var seen [2]string
+		for i, mode := range []string{gateway.RecoverOff, gateway.RecoverExact} {
+			f, _ := parrots(t, 2, func(s *settings) { s.gateway.StreamRecovery = mode }, nil)
+			seen[i] = f.stream(t, path, body).raw
+		}
+		if id := seen[0][10:strings.IndexByte(seen[0], ',')]; true {
+			other := seen[1][10:strings.IndexByte(seen[1], ',')]
+			if strings.ReplaceAll(seen[1], other, id) != seen[0] {
+				t.Errorf("%s: off\n%s\nexact\n%s", path, seen[0], seen[1])
+			}
+		}
+	}
+}
+
+// Each condition that makes a continuation wrong ends the stream with one error event and without [DONE].
+func TestStreamsThatCannotContinueExactlyEndWithOneErrorEvent(t *testing.T) {
+	for reason, more := range map[string][]string{
+		"sampling": {`"temperature":0.7`, `"temperature":null`, `"top_p":0.5`},
+		"choices":  {`"temperature":0,"n":2`, `"temperature":0,"best_of":2`},
+		"penalty":  {`"temperature":0,"presence_penalty":0.5`, `"temperature":0,"frequency_penalty":1`},
+		"guided": {`"temperature":0,"response_format":{"type":"json_object"}`, `"temperature":0,"guided_json":{}`,
+			`"temperature":0,"structured_outputs":{"regex":"a"}`},
+		"tools":  {`"temperature":0,"tools":[{"type":"function"}]`, `"temperature":0,"tool_choice":"required"`},
+		"fields": {`"temperature":0,"logprobs":true`, `"temperature":0,"echo":true`, `"temperature":0,"unknown":1`, `"temperature":0,"return_token_ids":true`, `"temperature":0,"stream_options":{"continuous_usage_stats":true}`},
+	} {
+		for _, fields := range more {
+			f, _ := parrots(t, 2, nil, func(_ int, p *parrot) {
+				p.loses = func(int) (int, string) { return 5, "die" }
+			})
+			resp, raw := f.post(t, `{"model":"m","stream":true,"max_tokens":20,"messages":[{"role":"user","content":"hi"}],`+fields+`}`)
+			if resp.StatusCode != 200 || strings.Count(raw, `data: {"error":`) != 1 || !strings.HasSuffix(raw, "}}\n\n") || strings.Contains(raw, "[DONE]") {
+				t.Errorf("%s: %d %s", fields, resp.StatusCode, raw)
+			}
+			if want := `warmpath_stream_recoveries_total{outcome="refused",reason="` + reason + `"} 1`; !strings.Contains(f.metrics(t), want) {
+				t.Errorf("%s: the metrics lack %s", fields, want)
+			}
+			_ = f.stop()
+		}
+	}
+}
+
+// Temperatures are for the setting valid: the rest is another sample, and the client sees one stream.
+func TestValidAlsoRecoversSampledStreamsWithoutASeed(t *testing.T) {
+	for fields, recovered := range map[string]bool{`"temperature":0.7`: true, `"top_p":0.9`: true, `"temperature":0.7,"seed":3`: false} {
+		f, _ := parrots(t, 2, func(s *settings) { s.gateway.StreamRecovery = gateway.RecoverValid }, func(i int, p *parrot) {
+			p.loses = func(int) (int, string) { return map[int]int{0: 5, 1: -1}[i], "die" }
+		})
+		got := f.stream(t, "/v1/chat/completions", `{"model":"m","stream":true,"max_tokens":20,"messages":[{"role":"user","content":"hi"}],`+fields+`}`)
+		if got.done != recovered || got.failures == 0 != recovered {
+			t.Errorf("%s: %s", fields, got.raw)
+		}
+	}
+}
+
+// A worker that repeats another text than the client has must not continue the stream.
+func TestAContinuationWithAnotherTextEndsTheStream(t *testing.T) {
+	f, _ := parrots(t, 2, nil, func(i int, p *parrot) {
+		p.drift = i // the second worker has another model
+		p.loses = func(int) (int, string) { return map[int]int{0: 9, 1: -1}[i], "die" }
+	})
+	got := f.stream(t, "/v1/chat/completions", fmt.Sprintf(greedyChat, 40, `"absent from the text"`))
+	if got.done || got.failures != 1 || !strings.Contains(f.metrics(t), `{outcome="refused",reason="diverged"} 1`) {
+		t.Errorf("%s", got.raw)
+	}
+	f.idle(t)
+}
+
+func TestAStreamContinuesOnlyAtAnEngineOfTheSameVersion(t *testing.T) {
+	f, all := parrots(t, 2, nil, func(i int, p *parrot) {
+		p.loses = func(int) (int, string) { return map[int]int{0: 9, 1: -1}[i], "die" }
+	})
+	f.fleet.Put(f.fleet.Snapshot().Workers()[1].URL, fleet.Facts{Engine: fleet.EngineVLLM, Version: "0.33.0", Models: []fleet.Model{{ID: "m"}}})
+	if got := f.stream(t, "/v1/chat/completions", fmt.Sprintf(greedyChat, 40, "null")); got.done || got.failures != 1 || all[1].asked.Load() != 0 {
+		t.Errorf("%s", got.raw)
+	}
+	f.idle(t)
+}
+
+// If the client has the finish_reason, only the usage and [DONE] are missing: no worker is asked.
+func TestAStreamThatWasFinishedIsCompleted(t *testing.T) {
+	healthy, _ := parrots(t, 2, nil, nil)
+	want := healthy.stream(t, "/v1/completions", fmt.Sprintf(greedyCompletion, 3, "null"))
+	f, all := parrots(t, 2, nil, func(_ int, p *parrot) {
+		p.loses = func(int) (int, string) { return 3, "die" }
+	})
+	got := f.stream(t, "/v1/completions", fmt.Sprintf(greedyCompletion, 3, "null"))
+	if !got.done || got.finish != "length" || got.usage != want.usage || all[0].asked.Load()+all[1].asked.Load() != 1 {
+		t.Errorf("%s\nwant %s", got.raw, want.raw)
+	}
+}
+
+// 16 streams are in flight when their worker is killed or freezes. None of them ends.
+func TestNoStreamEndsWithItsWorker(t *testing.T) {
+	for _, how := range []string{"die", "error", "freeze"} {
+		f, all := parrots(t, 2, nil, func(i int, p *parrot) {
+			p.delay = 2 * time.Millisecond
+			p.loses = func(int) (int, string) { return map[int]int{0: 8, 1: -1}[i], how }
+		})
+		want := ""
+		var streams sync.WaitGroup
+		var mu sync.Mutex
+		var got []stream
+		for range 32 { // round robin: half of them are at the first worker
+			streams.Go(func() {
+				s := f.stream(t, "/v1/chat/completions", fmt.Sprintf(greedyChat, 40, "null"))
+				mu.Lock()
+				defer mu.Unlock()
+				got = append(got, s)
+			})
+		}
+		if how == "freeze" {
+			for range 16 {
+				<-all[0].froze
+			}
+			f.fleet.Suspect(0, true, time.Now().UnixNano())
+		}
+		streams.Wait()
+		want = got[0].text
+		for _, s := range got {
+			if !s.done || s.failures > 0 || s.text != want || s.finish != "length" {
+				t.Errorf("%s: %s", how, s.raw)
+			}
+		}
+		recovered := 0
+		testenv.Until(t, "all are recorded", func() bool { return len(f.Telemetry.Last(0)) == 32 })
+		if n := f.metrics(t); !strings.Contains(n, `outcome="recovered"`) || strings.Contains(n, `outcome="refused"`) {
+			t.Errorf("%s: the metrics say %s", how, n)
+		}
+		for _, rec := range f.Telemetry.Last(0) {
+			if len(rec.Recovered) == 1 && rec.Attempts == 2 && rec.OutputTokens != nil && *rec.OutputTokens == 40 {
+				recovered++
+			}
+		}
+		// A stream of which the client had nothing yet is repeated whole.
+		if lost := int(all[0].asked.Load()); recovered > lost || recovered < 8 {
+			t.Errorf("%s: %d streams were lost, %d recovered", how, lost, recovered)
+		}
+		f.idle(t)
+	}
+}
+
+// A client that leaves and a drain end a stream as before.
+func TestAClientThatLeavesAStreamIsNotRecovered(t *testing.T) {
+	f, all := parrots(t, 2, nil, func(_ int, p *parrot) { p.loses = func(int) (int, string) { return 4, "freeze" } })
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-all[0].froze; cancel() }() // ends with the request below
+	_, _, _ = f.try(ctx, fmt.Sprintf(greedyChat, 40, "null"))
+	f.idle(t)
+	if all[0].asked.Load()+all[1].asked.Load() != 1 || strings.Contains(f.metrics(t), "warmpath_stream_recoveries_total{") {
+		t.Errorf("%d and %d requests", all[0].asked.Load(), all[1].asked.Load())
+	}
+}
