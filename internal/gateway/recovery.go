@@ -65,6 +65,7 @@ type recovery struct {
 	chunk   api.Chunk    // scratch
 	like    api.Chunk    // an event with text of the first worker
 	sample  []byte       // the memory of like
+	head    []byte       // the first event
 	id, at  []byte       // the id and the time of creation of the stream, as JSON
 	prompt  []uint32     // the ids of the prompt
 	ids     []uint32     // the generated ids
@@ -319,6 +320,9 @@ func (r *recovery) pass(payload []byte) {
 	r.out = append(r.out, "data: "...)
 	from := len(r.out)
 	r.out = c.AppendWithoutIDs(r.out, r.remove)
+	if len(r.head) == 0 {
+		r.head = bytes.Clone(r.out[from:])
+	}
 	if len(r.sample) == 0 && c.HasText && !c.Role && c.Finish == nil && c.Usage == nil {
 		r.sample = bytes.Clone(r.out[from:])
 		r.like.Read(r.sample)
@@ -539,11 +543,11 @@ func (x *exchange) endBroken(last *proxy.Result, why string) {
 // complete sends what a finished stream lacks: the usage, if the client asked for it, and [DONE].
 func (r *recovery) complete() {
 	var out []byte
-	if r.x.prepared.read.IncludeUsage && !r.usage && len(r.sample) > 0 {
+	if r.x.prepared.read.IncludeUsage && !r.usage && len(r.head) > 0 {
 		n, k := len(r.prompt), len(r.ids)
 		usage := `{"prompt_tokens":` + strconv.Itoa(n) + `,"total_tokens":` + strconv.Itoa(n+k) + `,"completion_tokens":` + strconv.Itoa(k) + `}`
 		out = append(out, "data: "...)
-		out = api.AppendEdited(out, r.sample, api.Edit{Name: "choices", Value: []byte("[]")}, api.Edit{Name: "usage", Value: []byte(usage)})
+		out = api.AppendEdited(out, r.head, api.Edit{Name: "choices", Value: []byte("[]")}, api.Edit{Name: "usage", Value: []byte(usage)})
 		out = append(out, "\n\n"...)
 	}
 	_ = r.write(append(out, "data: [DONE]\n\n"...)) // an error means that the client is gone
