@@ -56,6 +56,7 @@ type answerOptions struct {
 	ignoreEnd    bool // the answer has limit tokens
 	leadingSpace bool // the answer continues text, so it begins with a space
 	stop         []string
+	greedy       bool          // each token follows from the tokens before it; see greedyAnswer
 	tool         string        // name of the tool that the answer calls; "": none
 	scripted     []block.Token // the answer's tokens, from the field mock_answer; nil: made up
 }
@@ -75,6 +76,9 @@ func answerTo(prompt []block.Token, choice int, o *answerOptions) answer {
 	random := splitmix(h.Sum64() ^ o.seed ^ uint64(choice)*block.Golden ^ uint64(len(prompt))<<32)
 	if o.tool != "" {
 		return callAnswer(&random, o)
+	}
+	if o.greedy {
+		return greedyAnswer(prompt, o)
 	}
 	length := o.length
 	if o.ignoreEnd {
@@ -104,6 +108,39 @@ func answerTo(prompt []block.Token, choice int, o *answerOptions) answer {
 	} else {
 		a.stop = ""
 	}
+	return a
+}
+
+// shortWords has the words that are one token together with the space before them.
+var shortWords = slices.DeleteFunc(slices.Clone(words), func(w string) bool { return len(w) >= maxLetters })
+
+// greedyAnswer returns the answer to a request with temperature 0. As in a real engine, each token follows from all
+// tokens before it. So the answer to a prompt with the beginning of an answer is the rest of this answer, at every
+// engine with the same seed. The end has a chance of one in o.length at each token.
+func greedyAnswer(prompt []block.Token, o *answerOptions) answer {
+	state := splitmix(o.seed)
+	step := func(t block.Token) { state ^= splitmix(block.Mix64(uint64(state) + uint64(t) + 1)) }
+	for _, t := range prompt {
+		step(t)
+	}
+	a := answer{reason: "length"}
+	for len(a.tokens) < o.limit {
+		random := state
+		if draw := random.next(); !o.ignoreEnd && draw%uint64(o.length) == 0 {
+			a.text, a.reason = len(a.tokens), "stop"
+			a.tokens = append(a.tokens, tokenEnd)
+			return a
+		}
+		a.tokens = appendTokens(a.tokens, " "+shortWords[random.next()%uint64(len(shortWords))])
+		step(a.tokens[len(a.tokens)-1])
+		if at, found := firstStop(appendText(nil, a.tokens), o.stop); at >= 0 {
+			a.tokens = appendTokens(nil, appendText(nil, a.tokens)[:at])
+			a.text, a.stop, a.reason = len(a.tokens), found, "stop"
+			a.tokens = append(a.tokens, tokenEnd)
+			return a
+		}
+	}
+	a.text = len(a.tokens)
 	return a
 }
 

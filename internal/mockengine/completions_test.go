@@ -411,3 +411,23 @@ func TestTwoHundredConcurrentStreamsAreComplete(t *testing.T) {
 		t.Errorf("after all: %+v", st)
 	}
 }
+
+// Two engines with the same seed agree about the rest of an answer. So a router may continue a stream at the other one.
+func TestAGreedyAnswerContinuesFromItsIds(t *testing.T) {
+	one, two := start(t, nil), start(t, nil)
+	whole := complete(t, one, textPath, object{"model": "mock", "prompt": []any{100, 200, 300}, "temperature": 0, "max_tokens": 60, "ignore_eos": true, "return_token_ids": true})
+	ids := whole.Choices[0].TokenIDs
+	if len(ids) != 60 {
+		t.Fatalf("%d ids", len(ids))
+	}
+	for k := range 60 {
+		prompt := []any{100, 200, 300}
+		for _, id := range ids[:k] {
+			prompt = append(prompt, id)
+		}
+		rest := complete(t, two, textPath, object{"model": "mock", "prompt": prompt, "temperature": 0, "max_tokens": 60 - k, "ignore_eos": true, "return_token_ids": true})
+		if !slices.Equal(rest.Choices[0].TokenIDs, ids[k:]) || !strings.HasSuffix(whole.Choices[0].Text, rest.Choices[0].Text) {
+			t.Fatalf("after %d ids: %v, want %v", k, rest.Choices[0].TokenIDs, ids[k:])
+		}
+	}
+}

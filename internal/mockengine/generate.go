@@ -119,7 +119,7 @@ func (g *generation) excess(longest int) string {
 				"Please reduce the length of the input messages.", longest, n)
 		}
 		answer := g.options.limit
-		if !g.options.ignoreEnd && answer > g.options.length {
+		if !g.options.ignoreEnd && !g.options.greedy && answer > g.options.length {
 			answer = g.options.length + 1
 		}
 		total += (n + min(answer, longest-n)) * g.choices

@@ -205,6 +205,7 @@ func (g *generation) readOptions(body *fastjson.Value, l *life) error {
 		ignoreEnd:    body.GetBool("ignore_eos"),
 		leadingSpace: !g.chat || body.GetBool("continue_final_message"),
 	}
+	g.options.greedy = given(body, "temperature") && body.GetFloat64("temperature") == 0
 	least, err := number(body, "min_tokens", 0)
 	if err != nil || least > limit {
 		return errors.New("min_tokens: must be a number, at most max_tokens")
