@@ -62,8 +62,8 @@ type recovery struct {
 	base    int          // number of tokens that came from earlier workers
 	tries   int          // number of continuations
 	header  http.Header  // the header of a continuation, which the client does not get
-	chunk   api.Chunk    // scratch
-	like    api.Chunk    // an event with text of the first worker
+	piece   api.Piece    // scratch
+	like    api.Piece    // an event with text of the first worker
 	sample  []byte       // the memory of like
 	head    []byte       // the first event
 	id, at  []byte       // the id and the time of creation of the stream, as JSON
@@ -296,11 +296,11 @@ func (r *recovery) event(event []byte) {
 			r.out = append(r.out, event...)
 		}
 		return
-	case !r.chunk.Read(payload):
+	case !r.piece.Read(payload):
 		r.giveUp("format")
 		r.out = append(r.out, event...)
 		return
-	case r.chunk.Failed:
+	case r.piece.Failed:
 		r.failed = append(r.failed[:0], event...)
 		return
 	}
@@ -313,7 +313,7 @@ func (r *recovery) event(event []byte) {
 
 // pass takes an event of the first worker.
 func (r *recovery) pass(payload []byte) {
-	c := &r.chunk
+	c := &r.piece
 	if r.id == nil {
 		r.id, r.at = bytes.Clone(c.ID), bytes.Clone(c.Created)
 	}
@@ -334,9 +334,9 @@ func (r *recovery) pass(payload []byte) {
 	r.note(c.Text)
 }
 
-// note remembers the ids of the event in r.chunk. text is the part of its text that the client gets.
+// note remembers the ids of the event in r.piece. text is the part of its text that the client gets.
 func (r *recovery) note(text []byte) {
-	c := &r.chunk
+	c := &r.piece
 	switch {
 	case c.Other:
 		r.giveUp("reasoning")
@@ -362,7 +362,7 @@ func (r *recovery) note(text []byte) {
 
 // translate turns an event of a continuation into an event of the first stream.
 func (r *recovery) translate(payload []byte) {
-	c := &r.chunk
+	c := &r.piece
 	if c.Usage != nil {
 		r.usage = true
 		edits := append(r.named(), api.Edit{Name: "usage", Value: r.rebased(c.Usage)})

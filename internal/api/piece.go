@@ -7,9 +7,9 @@ import (
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
-// Chunk is the content of one event of a stream of OpenAIChat or OpenAICompletions with one choice, as vLLM sends it
+// Piece is the content of one event of a stream of OpenAIChat or OpenAICompletions with one choice, as vLLM sends it
 // with return_token_ids. Its slices are valid until the next Read, and as long as the event does not change.
-type Chunk struct {
+type Piece struct {
 	Failed  bool     // the event reports an error
 	Role    bool     // the delta names the role: the first event of a chat
 	Other   bool     // the delta has more than text: a tool call, reasoning, a refusal; or there are log probabilities
@@ -30,9 +30,9 @@ type Chunk struct {
 }
 
 // Read reads the JSON of an event. It returns false if the event is not an object, or has more than one choice.
-func (c *Chunk) Read(event []byte) bool {
+func (c *Piece) Read(event []byte) bool {
 	event = event[:len(event):len(event)]
-	*c = Chunk{event: event, Text: c.Text[:0], Prompt: c.Prompt[:0], IDs: c.IDs[:0], ids: c.ids[:0]}
+	*c = Piece{event: event, Text: c.Text[:0], Prompt: c.Prompt[:0], IDs: c.IDs[:0], ids: c.ids[:0]}
 	s := jsonscan.New(event, maxDepth)
 	if s.Peek() != '{' {
 		return false
@@ -65,7 +65,7 @@ func (c *Chunk) Read(event []byte) bool {
 	return true
 }
 
-func (c *Chunk) readChoice(choice []byte) {
+func (c *Piece) readChoice(choice []byte) {
 	for key, value := range jsonscan.Members(choice) {
 		switch string(key) {
 		case "delta":
@@ -88,7 +88,7 @@ func (c *Chunk) readChoice(choice []byte) {
 	}
 }
 
-func (c *Chunk) readDelta(delta []byte) {
+func (c *Piece) readDelta(delta []byte) {
 	for key, value := range jsonscan.Members(delta) {
 		switch {
 		case string(key) == "content" && value[0] == '"':
@@ -101,7 +101,7 @@ func (c *Chunk) readDelta(delta []byte) {
 	}
 }
 
-func (c *Chunk) readText(value []byte) {
+func (c *Piece) readText(value []byte) {
 	if value[0] == '"' {
 		c.HasText, c.text = true, c.spanOf(value)
 		c.Text, _ = jsonscan.Unescape(c.Text, value[1:len(value)-1])
@@ -109,7 +109,7 @@ func (c *Chunk) readText(value []byte) {
 }
 
 // readIDs appends a list of ids to dst.
-func (c *Chunk) readIDs(dst *[]uint32, key, value []byte) {
+func (c *Piece) readIDs(dst *[]uint32, key, value []byte) {
 	if value[0] != '[' {
 		return
 	}
@@ -133,14 +133,14 @@ type idList struct {
 func isNull(value []byte) bool { return string(value) == "null" }
 
 // spanOf returns the position of a value in the event. The value is a slice of the event up to its capacity.
-func (c *Chunk) spanOf(value []byte) span {
+func (c *Piece) spanOf(value []byte) span {
 	at := cap(c.event) - cap(value)
 	return span{at, at + len(value)}
 }
 
 // AppendWithoutIDs appends the event as the engine sends it without return_token_ids. vLLM from 0.32 on then sends null
 // in place of the lists. With remove, the members are left out instead, as older versions do.
-func (c *Chunk) AppendWithoutIDs(dst []byte, remove bool) []byte {
+func (c *Piece) AppendWithoutIDs(dst []byte, remove bool) []byte {
 	done := 0
 	for _, list := range c.ids {
 		from, to := list.start, list.end
@@ -157,7 +157,7 @@ func (c *Chunk) AppendWithoutIDs(dst []byte, remove bool) []byte {
 }
 
 // member returns the place of a list's whole member, with the comma before it, or else the comma behind it.
-func (c *Chunk) member(list *idList) (from, to int) {
+func (c *Piece) member(list *idList) (from, to int) {
 	before := bytes.TrimRight(c.event[:list.member], " \t\r\n")
 	if bytes.HasSuffix(before, []byte(",")) {
 		return len(before) - 1, list.end
@@ -170,7 +170,7 @@ func (c *Chunk) member(list *idList) (from, to int) {
 }
 
 // AppendLike appends an event like c with another text, and with from's finish_reason and stop_reason.
-func (c *Chunk) AppendLike(dst []byte, text string, from *Chunk) []byte {
+func (c *Piece) AppendLike(dst []byte, text string, from *Piece) []byte {
 	dst = append(dst, c.event[:c.text.start]...)
 	dst = appendString(dst, text)
 	if from.Finish == nil || c.finish.end == 0 {

@@ -9,7 +9,7 @@ import (
 )
 
 // The first three are events of vLLM 0.32.0 with return_token_ids.
-var chunks = []string{
+var events = []string{
 	`{"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"tiny","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"prompt_token_ids":[1,20,300]}`,
 	`{"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"tiny","choices":[{"index":0,"delta":{"content":" a\u00e9\""},"logprobs":null,"finish_reason":"stop","stop_reason":null,"token_ids":[4,5]}],"prompt_token_ids":null}`,
 	`{"id":"cmpl-1","object":"text_completion","created":7,"model":"tiny","choices":[{"index":0,"text":" b","logprobs":null,"finish_reason":null,"stop_reason":null,"token_ids":[6],"prompt_token_ids":[1]}],"usage":null}`,
@@ -18,24 +18,24 @@ var chunks = []string{
 	`{"choices":[{},{}]}`, `{"error":{"message":"x"}}`, `{"choices":[],"usage":{"prompt_tokens":1}}`, `[]`, `{`, ``, `{"choices":{"delta":[]}}`,
 }
 
-func TestAChunkShowsTextAndIds(t *testing.T) {
-	var c api.Chunk
-	if !c.Read([]byte(chunks[0])) || !c.Role || !slices.Equal(c.Prompt, []uint32{1, 20, 300}) || string(c.ID) != `"chatcmpl-1"` || c.Finish != nil {
+func TestAPieceShowsTextAndIds(t *testing.T) {
+	var c api.Piece
+	if !c.Read([]byte(events[0])) || !c.Role || !slices.Equal(c.Prompt, []uint32{1, 20, 300}) || string(c.ID) != `"chatcmpl-1"` || c.Finish != nil {
 		t.Errorf("%+v", c)
 	}
-	if !c.Read([]byte(chunks[1])) || string(c.Text) != " aé\"" || !slices.Equal(c.IDs, []uint32{4, 5}) || string(c.Finish) != `"stop"` || string(c.Stop) != "null" || c.Role {
+	if !c.Read([]byte(events[1])) || string(c.Text) != " aé\"" || !slices.Equal(c.IDs, []uint32{4, 5}) || string(c.Finish) != `"stop"` || string(c.Stop) != "null" || c.Role {
 		t.Errorf("%+v", c)
 	}
 	if got := string(c.AppendLike(nil, "x", &c)); got != `{"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"tiny","choices":[{"index":0,"delta":{"content":"x"},"logprobs":null,"finish_reason":"stop","stop_reason":null,"token_ids":[4,5]}],"prompt_token_ids":null}` {
 		t.Errorf("%s", got)
 	}
-	if c.Read([]byte(chunks[5])) || !c.Read([]byte(chunks[6])) || !c.Failed || !c.Read([]byte(chunks[4])) || !c.Other {
+	if c.Read([]byte(events[5])) || !c.Read([]byte(events[6])) || !c.Failed || !c.Read([]byte(events[4])) || !c.Other {
 		t.Errorf("%+v", c)
 	}
 	for event, want := range map[string][2]string{
-		chunks[2]: {`{"id":"cmpl-1","object":"text_completion","created":7,"model":"tiny","choices":[{"index":0,"text":" b","logprobs":null,"finish_reason":null,"stop_reason":null,"token_ids":null,"prompt_token_ids":null}],"usage":null}`,
+		events[2]: {`{"id":"cmpl-1","object":"text_completion","created":7,"model":"tiny","choices":[{"index":0,"text":" b","logprobs":null,"finish_reason":null,"stop_reason":null,"token_ids":null,"prompt_token_ids":null}],"usage":null}`,
 			`{"id":"cmpl-1","object":"text_completion","created":7,"model":"tiny","choices":[{"index":0,"text":" b","logprobs":null,"finish_reason":null,"stop_reason":null}],"usage":null}`},
-		chunks[3]: {`{"choices":[{"token_ids":null , "index":0}]}`, `{"choices":[{ "index":0}]}`},
+		events[3]: {`{"choices":[{"token_ids":null , "index":0}]}`, `{"choices":[{ "index":0}]}`},
 	} {
 		if c.Read([]byte(event)); string(c.AppendWithoutIDs(nil, false)) != want[0] || string(c.AppendWithoutIDs(nil, true)) != want[1] {
 			t.Errorf("%s\n%s\n%s", event, c.AppendWithoutIDs(nil, false), c.AppendWithoutIDs(nil, true))
@@ -44,12 +44,12 @@ func TestAChunkShowsTextAndIds(t *testing.T) {
 }
 
 // What remains of an event without its ids is JSON, whatever the engine sent.
-func FuzzChunk(f *testing.F) {
-	for _, event := range chunks {
+func FuzzPiece(f *testing.F) {
+	for _, event := range events {
 		f.Add([]byte(event), "text")
 	}
 	f.Fuzz(func(t *testing.T, event []byte, text string) {
-		var c api.Chunk
+		var c api.Piece
 		if !c.Read(event) {
 			return
 		}
