@@ -569,6 +569,9 @@ func (r *recovery) aim(w *fleet.Worker) {
 	p := &r.x.prepared
 	q := &p.route
 	q.Exclude = append(q.Exclude, w.ID)
+	if len(r.x.untried(w)) == 0 { // only a connection may have been lost: an earlier worker may serve the rest
+		q.Exclude = append(q.Exclude[:0], w.ID)
+	}
 	if len(r.ids) == 0 && len(r.text) == 0 {
 		r.again = whole
 		return

@@ -444,6 +444,23 @@ func TestAStreamContinuesOnlyAtAnEngineOfTheSameVersion(t *testing.T) {
 	f.idle(t)
 }
 
+// Only connections were lost: the worker that was lost first serves the rest.
+func TestAStreamReturnsToAnEarlierWorkerIfNoOtherIsLeft(t *testing.T) {
+	f, _ := parrots(t, 2, nil, func(_ int, p *parrot) {
+		p.delay = 5 * time.Millisecond
+		p.loses = func(asked int) (int, string) {
+			if asked > 1 {
+				return -1, ""
+			}
+			return 9, "die"
+		}
+	})
+	if got := f.stream(t, "/v1/chat/completions", fmt.Sprintf(greedyChat, 40, "null")); !got.done || got.failures != 0 || got.finish != "length" {
+		t.Errorf("%s", got.raw)
+	}
+	f.idle(t)
+}
+
 // If the client has the finish_reason, only the usage and [DONE] are missing: no worker is asked.
 func TestAStreamThatWasFinishedIsCompleted(t *testing.T) {
 	healthy, _ := parrots(t, 2, nil, nil)
