@@ -46,14 +46,16 @@ var publicKey = []jose.SignatureAlgorithm{jose.RS256, jose.RS384, jose.RS512, jo
 
 // Validate returns all problems of c, each beginning with its key.
 func (c TokenConfig) Validate() error {
-	if !c.On() {
-		return nil
-	}
 	var problems []error
 	check := func(ok bool, format string, args ...any) {
 		if !ok {
 			problems = append(problems, fmt.Errorf(format, args...))
 		}
+	}
+	check(c.ClockSkew >= 0 && c.ClockSkew <= 10*time.Minute, "clock_skew: %v is outside 0s..10m", c.ClockSkew)
+	check(c.Refresh >= time.Minute, "refresh: %v is below 1m", c.Refresh)
+	if !c.On() {
+		return errors.Join(problems...)
 	}
 	local := strings.HasPrefix(c.Issuer, "http://127.0.0.1:") || strings.HasPrefix(c.Issuer, "http://localhost:")
 	check(strings.HasPrefix(c.Issuer, "https://") || local, "issuer: %q must begin with https://, because whoever changes the answers on the way could make tokens", c.Issuer)
@@ -67,8 +69,6 @@ func (c TokenConfig) Validate() error {
 		}
 		check(known, "algorithms[%d]: %q is none of %v", i, name, publicKey)
 	}
-	check(c.ClockSkew >= 0 && c.ClockSkew <= 10*time.Minute, "clock_skew: %v is outside 0s..10m", c.ClockSkew)
-	check(c.Refresh >= time.Minute, "refresh: %v is below 1m", c.Refresh)
 	return errors.Join(problems...)
 }
 
