@@ -4,7 +4,10 @@ go 1.26.0
 
 require github.com/zeebo/xxh3 v1.1.0
 
-require github.com/valyala/fastjson v1.6.10 // indirect
+require (
+	github.com/valyala/fastjson v1.6.10 // indirect
+	go.starlark.net v0.0.0-20260908191801-89a6a09411d5 // indirect
+)
 
 require (
 	github.com/klauspost/cpuid/v2 v2.2.10 // indirect
