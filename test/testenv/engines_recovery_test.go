@@ -1,0 +1,230 @@
+package testenv_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/warmpath/warmpath/test/testenv"
+)
+
+// front is a proxy before an engine that cuts the connections of streams.
+type front struct {
+	http.Handler
+	cut   atomic.Int64 // the next stream is cut behind this event; 0: none is cut
+	wrote atomic.Int64 // number of pieces of streams that came
+}
+
+func newFront(t *testing.T, engine string) (f *front, address string) {
+	target, err := url.Parse(engine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	proxy.FlushInterval = -1
+	proxy.ErrorLog = nil
+	f = &front{Handler: proxy}
+	s := httptest.NewServer(f)
+	t.Cleanup(s.Close)
+	return f, s.URL
+}
+
+func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c := &cutWriter{ResponseWriter: w, of: f}
+	if strings.HasPrefix(r.URL.Path, "/v1/") && r.Method == http.MethodPost {
+		c.left = f.cut.Swap(0)
+		c.cuts = c.left > 0
+	}
+	f.Handler.ServeHTTP(c, r)
+}
+
+// cutWriter cuts the connection of an answer behind a number of events.
+type cutWriter struct {
+	http.ResponseWriter
+	of   *front
+	cuts bool
+	left int64
+}
+
+func (c *cutWriter) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+
+func (c *cutWriter) Write(b []byte) (int, error) {
+	c.of.wrote.Add(1)
+	if !c.cuts {
+		return c.ResponseWriter.Write(b)
+	}
+	for rest := b; ; {
+		end := bytes.Index(rest, []byte("\n\n"))
+		if end < 0 {
+			return c.ResponseWriter.Write(b)
+		}
+		rest = rest[end+2:]
+		if c.left--; c.left == 0 {
+			_, _ = c.ResponseWriter.Write(b[:len(b)-len(rest)])
+			_ = http.NewResponseController(c.ResponseWriter).Flush()
+			panic(http.ErrAbortHandler)
+		}
+	}
+}
+
+// told is what a client is told by a stream.
+type told struct {
+	Text, Finish, Stop, Usage string
+	Roles                     int
+	ids                       map[string]bool
+	done                      bool
+	raw                       string
+}
+
+func tell(t *testing.T, base, path, body string) told {
+	t.Helper()
+	out := told{ids: map[string]bool{}}
+	resp, err := http.Post(base+path, "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Error(err)
+		return out
+	}
+	defer func() { _ = resp.Body.Close() }()
+	raw, _ := io.ReadAll(resp.Body) // a broken stream has no [DONE]
+	out.raw = string(raw)
+	for event := range strings.SplitSeq(out.raw, "\n\n") {
+		payload, _ := strings.CutPrefix(event, "data: ")
+		if payload == "[DONE]" {
+			out.done = true
+			continue
+		}
+		var e struct {
+			ID      string
+			Choices []struct {
+				Text         string
+				Delta        struct{ Role, Content string }
+				FinishReason string `json:"finish_reason"`
+				StopReason   any    `json:"stop_reason"`
+			}
+			Usage *struct {
+				Prompt     int `json:"prompt_tokens"`
+				Completion int `json:"completion_tokens"`
+			}
+		}
+		if json.Unmarshal([]byte(payload), &e) != nil {
+			continue
+		}
+		out.ids[e.ID] = true
+		if e.Usage != nil {
+			out.Usage = fmt.Sprint(*e.Usage)
+		}
+		for _, c := range e.Choices {
+			out.Text += c.Text + c.Delta.Content
+			if c.Delta.Role != "" {
+				out.Roles++
+			}
+			if c.FinishReason != "" {
+				out.Finish, out.Stop = c.FinishReason, fmt.Sprint(c.StopReason)
+			}
+		}
+	}
+	return out
+}
+
+func (a *told) same(b *told) bool {
+	return a.Text == b.Text && a.Finish == b.Finish && a.Stop == b.Stop && a.Usage == b.Usage && a.Roles == b.Roles && b.done && len(b.ids) == 1
+}
+
+// TestStreamsSurviveTheirEngines cuts streams of two real engines at random places. The client must see the text that
+// an engine sends without a loss. With float32 a continuation of the same ids is exact.
+func TestStreamsSurviveTheirEngines(t *testing.T) {
+	exact := launch{kind: "vllm", env: []string{"MAXLEN=8192"}, args: []string{"--dtype", "float32"}}
+	one, two := begin(t, "one", exact), begin(t, "two", exact)
+	one.await(t)
+	two.await(t)
+	frontOne, urlOne := newFront(t, one.url)
+	frontTwo, urlTwo := newFront(t, two.url)
+	gateway := testenv.Serve(t, "--policy", "round_robin", "--worker", urlOne, "--worker", urlTwo)
+	gateway.Ready(t)
+	random := rand.New(rand.NewPCG(3, 4))
+	request := func(i int) (path, body string) {
+		fields := fmt.Sprintf(`"model":"tiny","stream":true,"temperature":0,"max_tokens":%d,"stream_options":{"include_usage":true}`, 10+random.IntN(60))
+		words := fmt.Sprintf("Tell me about number %d and the sea, %d times.", i, random.IntN(1000))
+		if i%2 == 0 {
+			return "/v1/completions", fmt.Sprintf(`{%s,"prompt":%q%s}`, fields, words, "")
+		}
+		return "/v1/chat/completions", fmt.Sprintf(`{%s,"messages":[{"role":"user","content":%q}]}`, fields, words)
+	}
+	t.Run("200 streams that are cut", func(t *testing.T) {
+		bad := 0
+		for i := range 200 {
+			path, body := request(i)
+			want := tell(t, one.url, path, body)
+			if i%3 == 0 && len([]rune(want.Text)) > 12 { // a stop string from the middle of the answer
+				text := []rune(want.Text)
+				from := len(text)/2 + random.IntN(4)
+				stop, err := json.Marshal(string(text[from : from+2+random.IntN(4)]))
+				if err != nil {
+					t.Fatal(err)
+				}
+				body = strings.Replace(body, `"stream":true`, `"stream":true,"stop":`+string(stop), 1)
+				want = tell(t, one.url, path, body)
+			}
+			events := int64(strings.Count(want.raw, "\n\n"))
+			cut := 1 + random.Int64N(max(1, events-1))
+			frontOne.cut.Store(cut)
+			frontTwo.cut.Store(0)
+			if i%4 == 0 { // the continuation is cut, too
+				frontTwo.cut.Store(1 + random.Int64N(4))
+				frontOne.cut.Store(cut)
+			}
+			got := tell(t, gateway.URL, path, body)
+			if !want.same(&got) {
+				if bad++; bad < 4 {
+					t.Errorf("%d, cut behind event %d of %d: %s\ngot  %+v\nwant %+v\n%s", i, cut, events, body, got.Text+"|"+got.Finish+got.Stop+got.Usage, want.Text+"|"+want.Finish+want.Stop+want.Usage, got.raw)
+				}
+			}
+		}
+		t.Logf("%d of 200 streams differ", bad)
+		if bad > 0 {
+			t.Fail()
+		}
+	})
+	flight := func(t *testing.T, lose func()) {
+		frontOne.cut.Store(0)
+		frontTwo.cut.Store(0)
+		_, body := request(1)
+		body = strings.Replace(body, `"max_tokens":`, `"ignore_eos":true,"max_tokens":4`, 1) // 400 and more tokens
+		want := tell(t, two.url, "/v1/chat/completions", body)
+		var streams sync.WaitGroup
+		var failed atomic.Int64
+		for range 32 { // half of them are at the first engine
+			streams.Go(func() {
+				if got := tell(t, gateway.URL, "/v1/chat/completions", body); !want.same(&got) {
+					failed.Add(1)
+					t.Logf("got %.300s … %.300s", got.raw, got.raw[max(0, len(got.raw)-300):])
+				}
+			})
+		}
+		begun := frontOne.wrote.Load()
+		testenv.Until(t, "the streams are under way", func() bool { return frontOne.wrote.Load() > begun+16*20 })
+		lose()
+		streams.Wait()
+		if n := failed.Load(); n > 0 {
+			t.Errorf("%d of 32 streams failed", n)
+		}
+	}
+	t.Run("16 streams whose engine is stopped", func(t *testing.T) {
+		flight(t, func() { _ = syscall.Kill(-one.pgid, syscall.SIGSTOP) })
+		_ = syscall.Kill(-one.pgid, syscall.SIGCONT)
+	})
+	t.Run("16 streams whose engine is killed", func(t *testing.T) {
+		flight(t, func() { _ = syscall.Kill(-one.pgid, syscall.SIGKILL) })
+	})
+}
