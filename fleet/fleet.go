@@ -72,8 +72,8 @@ type holderState struct {
 	ramp         ramp
 	servedAt     atomic.Int64 // when the last good answer came while limit was not nil, Unix nanoseconds
 	limit        atomic.Pointer[limit]
-	suspect      atomic.Bool
-	scopes       *scopes // the scopes of the holder's worker
+	suspect      atomic.Int64 // when the suspicion began that the worker is frozen, Unix nanoseconds; 0: no suspicion
+	scopes       *scopes      // the scopes of the holder's worker
 
 	mu      sync.Mutex // guards breaker; nests inside Fleet.mu
 	breaker Breaker
@@ -389,7 +389,7 @@ func (s *holderState) reset() {
 	s.breaker = Breaker{}
 	s.blockedUntil.Store(0)
 	s.limit.Store(nil)
-	s.suspect.Store(false)
+	s.suspect.Store(0)
 	s.returned()
 }
 

@@ -32,7 +32,7 @@ func (s *Snapshot) Standing(h Holder, scope Scope, tenant string, now int64) Sta
 		return Standing{Bar: BarUseless}
 	case now < st.limit.Load().until(tenant):
 		return Standing{Bar: BarLimited}
-	case st.suspect.Load():
+	case st.suspect.Load() != 0:
 		return Standing{Bar: BarSuspect}
 	}
 	underWay := st.work.requests.Load()
@@ -178,9 +178,14 @@ func (s *Snapshot) LimitedUntil(h Holder, tenant string, now int64) int64 {
 	return 0
 }
 
+// briefSuspicion is the length from which a suspicion is taken for a freeze. A shorter one comes from a machine that is
+// so busy that an answer was late: a burst of requests can do that to most workers at once. If each of them then
+// started slowly, the few others would get nearly the whole burst.
+const briefSuspicion = time.Second
+
 // Suspect starts or ends the suspicion that a worker is frozen. While the worker is suspected, its holders get only
-// requests that no other worker can take. When the suspicion ends, the holders start slowly. changed is false if the
-// worker already was in the wanted state, or if the fleet does not have it.
+// requests that no other worker can take. If the suspicion lasted for at least briefSuspicion, the holders then start
+// slowly. changed is false if the worker already was in the wanted state, or if the fleet does not have it.
 func (f *Fleet) Suspect(id WorkerID, suspect bool, now int64) (changed bool) {
 	w := f.Snapshot().ByID(id)
 	if w == nil {
@@ -188,11 +193,20 @@ func (f *Fleet) Suspect(id WorkerID, suspect bool, now int64) (changed bool) {
 	}
 	for _, h := range w.Holders {
 		s := f.Snapshot().state(h)
-		if s.suspect.Swap(suspect) == suspect {
+		since := s.suspect.Load()
+		if (since != 0) == suspect {
 			continue
 		}
 		changed = true
-		if !suspect {
+		if suspect {
+			if now == 0 {
+				now = 1 // 0 would mean that there is no suspicion
+			}
+			s.suspect.Store(now)
+			continue
+		}
+		s.suspect.Store(0)
+		if now-since >= int64(briefSuspicion) {
 			s.ramp.begin(now)
 		}
 	}
@@ -202,7 +216,7 @@ func (f *Fleet) Suspect(id WorkerID, suspect bool, now int64) (changed bool) {
 // Suspected reports whether h's worker seems to be frozen.
 func (s *Snapshot) Suspected(h Holder) bool {
 	st := s.state(h)
-	return st != nil && st.suspect.Load()
+	return st != nil && st.suspect.Load() != 0
 }
 
 // Returned makes h start slowly and with an empty cache: its engine is a new process.

@@ -181,6 +181,25 @@ func TestALimitThatManyTenantsAreToldIsEverybodys(t *testing.T) {
 	}
 }
 
+func TestABriefSuspicionIsFollowedByNoSlowStart(t *testing.T) {
+	f := New(Config{})
+	id := f.Put("http://a", serving("m", 1))
+	var r Reservation
+	f.Reserve(&r, 0, Work{}, 0)
+	r.Release(0)
+	f.Suspect(id, true, second)
+	if changed := f.Suspect(id, true, 2*second); changed || !f.Snapshot().Suspected(0) {
+		t.Errorf("suspected twice: changed %v, suspected %v", changed, f.Snapshot().Suspected(0))
+	}
+	now := second + int64(briefSuspicion) - 1
+	if !f.Suspect(id, false, now) || f.Snapshot().Suspected(0) {
+		t.Error("the suspicion did not end")
+	}
+	if got := shareBeyond(f, 0, 1, "", now); got != 1 {
+		t.Errorf("share %v after a brief suspicion, want 1", got)
+	}
+}
+
 func TestAHolderThatReturnsEarnsItsShare(t *testing.T) {
 	for name, away := range map[string]func(f *Fleet, id WorkerID, now int64){
 		"its breaker closes": func(f *Fleet, _ WorkerID, now int64) {
@@ -199,7 +218,7 @@ func TestAHolderThatReturnsEarnsItsShare(t *testing.T) {
 			f.Answered(id, Signs{Started: 200})
 		},
 		"it was frozen": func(f *Fleet, id WorkerID, now int64) {
-			f.Suspect(id, true, now)
+			f.Suspect(id, true, now-2*second)
 			f.Suspect(id, false, now)
 		},
 	} {

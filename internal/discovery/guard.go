@@ -133,7 +133,7 @@ func (g *guard) judge(w *fleet.Worker, x *guarded, alive bool, now time.Time) {
 		return
 	}
 	if alive {
-		g.log.Info("worker gives signs of life again: it starts slowly", "worker", w.URL)
+		g.log.Info("worker gives signs of life again", "worker", w.URL)
 	} else {
 		g.log.Warn("worker seems to be frozen: it gets no requests while others can take them", "worker", w.URL)
 	}

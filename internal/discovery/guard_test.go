@@ -94,6 +94,7 @@ func TestAFrozenWorkerIsASuspectWithinASecond(t *testing.T) {
 		if share := f.Snapshot().Standing(1, 0, "", time.Now().UnixNano()); share != (fleet.Standing{Share: 1}) {
 			t.Errorf("b: %+v", share)
 		}
+		testenv.Pass(time.Second) // a shorter suspicion is followed by no slow start
 		n.freeze("")
 		testenv.Pass(1100 * time.Millisecond)
 		if a, _ := suspected(); a {
