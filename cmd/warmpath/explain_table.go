@@ -9,6 +9,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/warmpath/warmpath/internal/admin"
+	"github.com/warmpath/warmpath/internal/telemetry"
 )
 
 // writeExplanations prints each policy's decision, where the columns are explained, and whether the decisions agree.
@@ -71,6 +72,10 @@ func writeHead(w io.Writer, e *admin.Explanation, origin string) {
 	fmt.Fprintln(w, trust(e))
 	if origin != "" {
 		fmt.Fprintf(w, "  %s\n", origin)
+	}
+	if e.ChangingLine == telemetry.LineRendered {
+		fmt.Fprintln(w, "  the prompt has a line that Claude Code changes with every request, and the engine cannot use its cache behind it:")
+		fmt.Fprintln(w, "  start Claude Code with CLAUDE_CODE_ATTRIBUTION_HEADER=0")
 	}
 	if e.SessionSource != "" {
 		fmt.Fprintf(w, "  session from %s\n", e.SessionSource)

@@ -42,7 +42,10 @@ type Explanation struct {
 	MatchTokens     int     `json:"match_tokens"`
 	PredictedTokens int     `json:"predicted_tokens"`
 	// AtRiskTokens is the number of matched tokens that are expected to be evicted before the request is scheduled.
-	AtRiskTokens int    `json:"at_risk_tokens,omitempty"`
+	AtRiskTokens int `json:"at_risk_tokens,omitempty"`
+	// ChangingLine: the prompt has the line that Claude Code changes with every request. The chosen worker's engine leaves
+	// it out (dropped), or cannot use its cache behind it (rendered).
+	ChangingLine string `json:"changing_line,omitempty"`
 	Error        string `json:"error,omitempty"`
 	// Best is the candidate with the longest predicted match if it was not chosen, with the reason. It is absent if that
 	// candidate was chosen, if the chosen candidate's match is equally long, or if no candidate has a match.
@@ -98,6 +101,7 @@ func explanation(e *gateway.Explanation, s *fleet.Snapshot, origin string, decid
 		PromptTokens: r.PromptTokens, TokensKnown: r.TokensKnown, BlockSize: r.BlockSize,
 		MatchTokens: r.MatchTokens, PredictedTokens: r.PredictedTokens, AtRiskTokens: r.AtRiskTokens, Candidates: []Candidate{}, ServiceLevels: []string{},
 		Best: bestOf(r), Terms: append([]string{}, r.Terms...), SessionSource: e.Session.Source, Tenant: e.Tenant, Queued: e.Queued,
+		ChangingLine: e.ChangingLine,
 	}
 	for _, l := range e.Levels {
 		out.ServiceLevels = append(out.ServiceLevels, l.String())

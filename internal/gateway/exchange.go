@@ -96,6 +96,7 @@ func (x *exchange) end() {
 	if x.routed {
 		x.rec.TotalMS = x.elapsed()
 		x.g.Telemetry.Finished(&x.rec)
+		x.reportChanging()
 		x.log()
 	}
 	if x.body != nil {
@@ -294,6 +295,7 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 	x.g.Telemetry.Decided(d.Policy, string(d.Branch))
 	x.rec.Worker, x.rec.Rank, x.rec.Trust = d.Worker.URL, d.Rank, d.Trust.String()
 	x.rec.MatchTokens, x.rec.PredictedTokens, x.rec.AtRiskTokens = d.MatchTokens, d.PredictedTokens, d.AtRiskTokens
+	x.rec.ChangingLine = changingLine(&x.prepared, d.Worker)
 	if x.g.cfg.Headers {
 		x.showDecision(d)
 	}

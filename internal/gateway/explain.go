@@ -23,6 +23,7 @@ type Explanation struct {
 	// TokensMissing is the reason why there are no ids; set when TokenSource is text.
 	TokensMissing tokens.Outcome
 	TokensFound   int
+	ChangingLine  string        // of the chosen worker, as in telemetry.Record
 	Waited        time.Duration // time that the request waited for its tokens
 	Queued        bool          // the request would first wait in the queue
 	Err           error         // the reason why no worker could be chosen; nil when one was chosen
@@ -54,6 +55,9 @@ func (g *Gateway) Explain(ctx context.Context, d api.Dialect, body []byte, h htt
 		e := &Explanation{
 			Record: decision.Clone(-1), Session: p.route.Session, Tenant: p.route.Tenant, Levels: p.route.Levels,
 			TokenSource: p.found.Outcome, TokensMissing: p.found.Missing, TokensFound: len(p.found.Tokens), Waited: p.waited, Err: err,
+		}
+		if r := &e.Record; r.Worker != nil {
+			e.ChangingLine = changingLine(&p, r.Worker)
 		}
 		if pool, ok := g.Fleet.Snapshot().Pool(p.route.Model); ok && g.waiting.on() {
 			e.Queued = g.waiting.mustWait(&p.route, pool)

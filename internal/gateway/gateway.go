@@ -74,7 +74,8 @@ type Gateway struct {
 	opinions   *budget // budget for second opinions on refusals
 	rescues    *budget // budget for moving requests away from workers that seem to be frozen
 	responses  madeResponses
-	rosters    sync.Map // fleet.WorkerID → *roster
+	changed    atomic.Int64 // when the log named the changing line last, in Unix nanoseconds
+	rosters    sync.Map     // fleet.WorkerID → *roster
 
 	shadowLookups atomic.Int32   // lookups under way for shadow policies, at most maxShadowLookups
 	lookingUp     sync.WaitGroup // the goroutines of these lookups

@@ -38,6 +38,7 @@ type prepared struct {
 	// shadowAnswer receives the answer of the lookup for the shadow policy; nil when forShadow is complete.
 	shadowAnswer <-chan []fleet.Cached
 	levels       *levels // the service levels that were in force when the request came
+	changing     bool    // the prompt has the line that Claude Code changes with every request
 	explains     bool    // find tokens and text even if the policy needs none
 }
 
@@ -55,7 +56,7 @@ func (p *prepared) reset() {
 	p.route = warmpath.Request{Exclude: exclude}
 	p.rankChosen, p.patience = false, 0
 	p.model, p.waited, p.shadow, p.forShadow, p.shadowAnswer = "", 0, nil, nil, nil
-	p.levels = nil
+	p.levels, p.changing = nil, false
 }
 
 // unneeded is the token outcome if the policy does not look at matches, or if the dialect's prompts are not matched.
@@ -82,6 +83,7 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, endpo
 	if err != nil {
 		return err
 	}
+	p.changing = tokens.HasChangingLine(&p.read)
 	p.workers = p.workers[:0]
 	name, decides, err := g.policyFor(h, p.read.Model)
 	if err != nil {

@@ -41,6 +41,9 @@ type Record struct {
 	TokensMissing string `json:"tokens_missing,omitempty"`
 	// PromptTokens is the number of the prompt's token ids. 0 means that there were no ids.
 	PromptTokens int `json:"prompt_tokens"`
+	// ChangingLine says that the prompt has the line that Claude Code changes with every request: dropped (the worker's
+	// engine leaves the line out) or rendered (no cached prompt begins alike behind the line).
+	ChangingLine string `json:"changing_line,omitempty"`
 	// MatchTokens is the number of prompt tokens in confirmed blocks. AtRiskTokens is the number of these tokens that are
 	// expected to be evicted before the request is scheduled. PredictedTokens is the number of tokens that are expected to
 	// be cached when the request is scheduled: it includes tokens in speculative blocks, and does not include

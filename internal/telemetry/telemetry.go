@@ -12,6 +12,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
+// The values of Record.ChangingLine.
+const (
+	LineDropped  = "dropped"
+	LineRendered = "rendered"
+)
+
 // Telemetry counts requests and remembers decisions. It is safe for concurrent use and starts no goroutine.
 type Telemetry struct {
 	// Deciding records the decisions that are running. A decision chooses a worker for a request, and records that the
@@ -48,6 +54,8 @@ type Telemetry struct {
 	shadowDiff     *prometheus.HistogramVec
 	shadowCost     *prometheus.HistogramVec
 	levels         *prometheus.CounterVec
+	changing       *prometheus.CounterVec
+	changingTokens prometheus.Counter
 
 	tenantRequests *prometheus.CounterVec
 	tenantTokens   *prometheus.CounterVec
@@ -80,10 +88,11 @@ func New(cfg Config) *Telemetry {
 	t.makeQueueMetrics()
 	t.makeDecisionMetrics()
 	t.makeTenantMetrics()
+	t.makeChangingMetrics()
 	t.registry.MustRegister(
 		t.requests, t.retries, t.refused, t.firstToken, t.total, t.routing, t.tokens, t.tokenWait, t.tokenAsked,
 		t.difference, t.compared, t.panics, t.inFlight, t.reloads, t.queued, t.recoveries, t.held, t.holding, t.heldBytes,
-		t.branches, t.policyFailures, t.shadowed, t.shadowDiff, t.shadowCost, t.levels,
+		t.branches, t.policyFailures, t.shadowed, t.shadowDiff, t.shadowCost, t.levels, t.changing, t.changingTokens,
 		t.tenantRequests, t.tenantTokens,
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
@@ -215,6 +224,14 @@ func (t *Telemetry) makeTokenMetrics() {
 		[]string{"outcome", "worker"})
 }
 
+func (t *Telemetry) makeChangingMetrics() {
+	t.changing = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_changing_line_prompts_total",
+		Help: "Finished requests whose prompt has the line that Claude Code changes with every request, by effect: dropped (the engine leaves the line out) or rendered (the engine cannot use its cache behind the line)."},
+		[]string{"effect"})
+	t.changingTokens = prometheus.NewCounter(prometheus.CounterOpts{Name: "warmpath_changing_line_uncached_tokens_total",
+		Help: "Prompt tokens without those expected to be cached, of prompts with a rendered changing line: at most this much was computed again because of the line."})
+}
+
 // Started counts a request as being served, and returns the number of the request.
 func (t *Telemetry) Started() uint64 {
 	t.inFlight.Inc()
@@ -239,6 +256,12 @@ func (t *Telemetry) Finished(rec *Record) {
 	s.matched.Add(float64(rec.MatchTokens))
 	s.predicted.Add(float64(rec.PredictedTokens))
 	s.atRisk.Add(float64(rec.AtRiskTokens))
+	if rec.ChangingLine != "" {
+		t.changing.WithLabelValues(rec.ChangingLine).Inc()
+	}
+	if rec.ChangingLine == LineRendered {
+		t.changingTokens.Add(float64(max(rec.PromptTokens-rec.PredictedTokens, 0)))
+	}
 	if rec.Status == http.StatusOK {
 		s.compare(rec)
 	}

@@ -11,10 +11,6 @@ import (
 // This file does the same as to_chat_completion_request in vLLM 0.32 (entrypoints/anthropic/serving.py) and
 // _convert_to_chat_completion_request in SGLang 0.5.23 (srt/entrypoints/anthropic/serving.py).
 
-// billing is the beginning of a line with a hash of the request that Claude Code puts before the system prompt. vLLM
-// leaves out a text that begins with it (vllm#36829). SGLang renders the text, so no two prompts begin alike.
-const billing = "x-anthropic-billing-header"
-
 // messagesChat writes the chat request for a request to /v1/messages.
 type messagesChat struct {
 	kind     Kind
