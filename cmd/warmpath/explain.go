@@ -24,6 +24,7 @@ import (
 // explainFlags say which router to ask, and for which request.
 type explainFlags struct {
 	admin, policy, path string
+	tenant              string
 	headers             []string
 	json                bool
 }
@@ -33,8 +34,8 @@ func newExplain() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "explain",
 		Short: "Ask a running router where a request would go, and why",
-		Long: `Ask a running router where a request would go, and why. Give the request's body (chat or
-completions) on standard input:
+		Long: `Ask a running router where a request would go, and why. Give the request's body (chat,
+completion, message, response or /generate) on standard input:
 
   echo '{"model":"MODEL","messages":[{"role":"user","content":"hello"}]}' | warmpath explain
   warmpath explain --policy kv_aware,least_load < body.json
@@ -49,7 +50,8 @@ worker, the exit code is 1. The admin key is read from ` + config.EnvAdminKey + 
 	flags := c.Flags()
 	flags.StringVar(&f.admin, "admin", "http://"+admin.DefaultConfig().Listen, "`URL` of the router's admin listener")
 	flags.StringVar(&f.policy, "policy", "", "`NAME[,NAME…]` of policies to ask (default: the policy that would decide)")
-	flags.StringVar(&f.path, "path", "", "`PATH` of the request, /v1/chat/completions or /v1/completions (default: the path that the body is for)")
+	flags.StringVar(&f.path, "path", "", "`PATH` of the request, such as /v1/messages (default: the path that the body is for)")
+	flags.StringVar(&f.tenant, "tenant", "", "`NAME` of the tenant whose request it is (default: no tenant's settings count)")
 	flags.StringArrayVarP(&f.headers, "header", "H", nil, "`'NAME: VALUE'` of a header that the client would send, such as a session; repeatable")
 	flags.BoolVar(&f.json, "json", false, "print the answer as JSON instead of a table")
 	return c
@@ -112,7 +114,7 @@ func (f *explainFlags) ask(ctx context.Context, body []byte) ([]byte, error) {
 	}
 	base = base.JoinPath("/admin/explain")
 	query := url.Values{}
-	for name, value := range map[string]string{"policy": f.policy, "path": f.path} {
+	for name, value := range map[string]string{"policy": f.policy, "path": f.path, "tenant": f.tenant} {
 		if value != "" {
 			query.Set(name, value)
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/gateway"
+	"github.com/warmpath/warmpath/internal/jsonscan"
 	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/queue"
@@ -323,7 +324,9 @@ func (a *Admin) explain(w http.ResponseWriter, r *http.Request) {
 		problem(w, http.StatusBadRequest, err)
 		return
 	}
-	all, err := a.Gateway.Explain(r.Context(), d, body.Bytes, header, names...)
+	all, err := a.Gateway.Explain(r.Context(), &gateway.Question{
+		Dialect: d, Body: body.Bytes, Header: header, Tenant: r.URL.Query().Get("tenant"), Policies: names,
+	})
 	if err != nil {
 		problem(w, api.AsError(err).Status, err)
 		return
@@ -371,21 +374,38 @@ func (a *Admin) policies(list string) ([]string, error) {
 	return names, nil
 }
 
-// dialectOf takes the dialect from ?path=. Without it the body decides: a body with a prompt is a completion.
+// explained are the dialects whose prompts are matched with the caches of workers.
+var explained = []api.Dialect{api.OpenAIChat, api.OpenAICompletions, api.AnthropicMessages, api.OpenAIResponses, api.SGLangGenerate}
+
+// dialectOf takes the dialect from ?path=. Without it the names of the body's members decide.
 func dialectOf(r *http.Request, body []byte) (api.Dialect, error) {
-	switch path := r.URL.Query().Get("path"); path {
-	case "":
-	case api.OpenAIChat.Path():
-		return api.OpenAIChat, nil
-	case api.OpenAICompletions.Path():
-		return api.OpenAICompletions, nil
-	default:
-		return 0, fmt.Errorf("path: requests to %s are not routed: give %s or %s", api.Quoted(path), api.OpenAIChat.Path(),
-			api.OpenAICompletions.Path())
+	if path := r.URL.Query().Get("path"); path != "" {
+		var paths []string
+		for _, d := range explained {
+			if d.Path() == path {
+				return d, nil
+			}
+			paths = append(paths, d.Path())
+		}
+		return 0, fmt.Errorf("path: requests to %s are not routed by prompts: give one of %s", api.Quoted(path), strings.Join(paths, ", "))
 	}
-	var read api.Request
-	if err := api.Read(api.OpenAICompletions, body, &read); err == nil && read.Raw(api.FieldPrompt) != nil {
+	has := map[string]bool{}
+	if json.Valid(body) {
+		for name := range jsonscan.Members(body) {
+			has[string(name)] = true
+		}
+	}
+	switch {
+	case has["prompt"]:
 		return api.OpenAICompletions, nil
+	case has["messages"] && has["system"]:
+		return api.AnthropicMessages, nil
+	case has["messages"]:
+		return api.OpenAIChat, nil
+	case has["input"]:
+		return api.OpenAIResponses, nil
+	case has["text"], has["input_ids"]:
+		return api.SGLangGenerate, nil
 	}
 	return api.OpenAIChat, nil
 }

@@ -260,7 +260,7 @@ func TestExplainShowsEveryCandidateAndSendsNothing(t *testing.T) {
 		}
 	}
 	if status, text := ask(t, a, "POST", "/admin/explain?path=/v1/embeddings", `{"model":"m"}`); status != 400 ||
-		!strings.Contains(text, `/v1/embeddings\" are not routed: give /v1/chat/completions or /v1/completions`) {
+		!strings.Contains(text, `/v1/embeddings\" are not routed by prompts: give one of /v1/chat/completions, /v1/completions, /v1/messages, /v1/responses, /generate`) {
 		t.Errorf("an unknown path: %d %s", status, text)
 	}
 }

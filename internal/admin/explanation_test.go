@@ -144,3 +144,22 @@ func TestAnExplanationSaysWhyTheBestMatchWasNotTaken(t *testing.T) {
 		t.Errorf("%s was chosen, the best match is %+v", e.Worker, e.Best)
 	}
 }
+
+// The path of a request, or the members of its body, say of which form it is.
+func TestRequestsOfEveryMatchedDialectAreExplained(t *testing.T) {
+	a, _ := newAdmin(t, admin.DefaultConfig(), nil)
+	for _, c := range []struct{ path, body, origin string }{
+		{"", `{"model":"m","system":"s","messages":[{"role":"user","content":"x"}],"max_tokens":3}`, ""},
+		{"?path=/v1/messages", `{"model":"m","messages":[{"role":"user","content":"x"}],"max_tokens":3}`, ""},
+		{"", `{"model":"m","input":"x"}`, ""},
+		{"", `{"model":"m","input_ids":[1,2,3]}`, "the ids are in the body"},
+		{"", `{"model":"m","text":"x"}`, ""},
+		{"", `{"model":"m","prompt":[1,2,3]}`, "the ids are in the body"},
+		{"?path=/v1/messages", `{"model":"m","messages":3}`, "error"},
+	} {
+		status, text := ask(t, a, "POST", "/admin/explain"+c.path, c.body)
+		if wrong := status != 200; wrong != (c.origin == "error") || !strings.Contains(text, c.origin) {
+			t.Errorf("%s %s: %d %s", c.path, c.body, status, text)
+		}
+	}
+}

@@ -27,6 +27,7 @@ var missing = map[tokens.Outcome]string{
 	tokens.Off:         "no engine is asked (tokens.budget is 0)",
 	tokens.TooLong:     "the body is longer than tokens.max_prompt_bytes",
 	tokens.Refused:     "the engine does not tokenize this body, or demands a client's key, which explain cannot send",
+	tokens.Unrendered:  "the engine's prompt depends on more than the body, and no engine here renders it for the router",
 	tokens.Unsupported: "no worker of the model tokenizes",
 	tokens.NoWorker:    "no worker of the model can be asked now",
 	tokens.Limited:     "the engines had as many questions as they may, or seem to be frozen, or all questions together take the memory that they may",
@@ -36,6 +37,9 @@ var missing = map[tokens.Outcome]string{
 
 // lacking says what a body without a prompt lacks, and what to add. It returns "" for a body with a prompt.
 func lacking(d api.Dialect, body []byte) string {
+	if d != api.OpenAIChat && d != api.OpenAICompletions {
+		return ""
+	}
 	var r api.Request
 	if err := api.Read(d, body, &r); err != nil || r.Form != api.PromptNone || r.Raw(api.FieldPromptEmbeds) != nil {
 		return ""

@@ -57,7 +57,7 @@ func TestTheChangingLineIsReportedAndReachesTheEngine(t *testing.T) {
 			if want := `warmpath_changing_line_prompts_total{effect="` + c.effect + `"} 3`; !strings.Contains(f.metrics(t), want) {
 				t.Errorf("the metrics lack %s", want)
 			}
-			explained, err := f.Explain(t.Context(), api.AnthropicMessages, []byte(body), http.Header{})
+			explained, err := f.Explain(t.Context(), &gateway.Question{Dialect: api.AnthropicMessages, Body: []byte(body)})
 			if err != nil || explained[0].ChangingLine != c.effect {
 				t.Errorf("explained %v, %v", explained, err)
 			}

@@ -9,6 +9,7 @@ import (
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/tenant"
 	"github.com/warmpath/warmpath/internal/tokens"
 	"github.com/warmpath/warmpath/policy"
 )
@@ -29,15 +30,30 @@ type Explanation struct {
 	Err           error         // the reason why no worker could be chosen; nil when one was chosen
 }
 
-// Explain decides where body would be sent. It reserves nothing, and sends the request to no worker. Each of the named
-// policies decides, at the same moment and with the same random number. Without names, the policy that would decide the
-// real request decides. An error is ready for api.WriteError.
-func (g *Gateway) Explain(ctx context.Context, d api.Dialect, body []byte, h http.Header, names ...string) ([]*Explanation, error) {
+// Question is a request about which Explain is asked.
+type Question struct {
+	Dialect api.Dialect
+	Body    []byte
+	Header  http.Header
+	// Tenant is the name of the tenant whose request it is. If it is empty, a key in the header names the tenant. Without
+	// either, no tenant's settings count.
+	Tenant   string
+	Policies []string // the policies to ask; none: the policy that would decide the request
+}
+
+// Explain decides where a request would be sent. It reserves nothing, and sends the request to no worker. Each of the
+// named policies decides, at the same moment and with the same random number. An error is ready for api.WriteError.
+func (g *Gateway) Explain(ctx context.Context, about *Question) ([]*Explanation, error) {
 	p := prepared{explains: true}
-	if err := g.prepare(ctx, &p, d, d.Path(), body, h); err != nil {
+	var err error
+	if p.tenant, err = g.tenantAsked(about); err != nil {
+		return nil, err
+	}
+	if err := g.prepare(ctx, &p, about.Dialect, about.Dialect.Path(), about.Body, about.Header); err != nil {
 		return nil, err
 	}
 	defer p.reset()
+	names := about.Policies
 	if len(names) == 0 {
 		names = []string{p.route.Policy}
 	}
@@ -66,4 +82,21 @@ func (g *Gateway) Explain(ctx context.Context, d api.Dialect, body []byte, h htt
 		all = append(all, e)
 	}
 	return all, nil
+}
+
+// tenantAsked returns the tenant of an explained request, nil if there is none.
+func (g *Gateway) tenantAsked(about *Question) (*tenant.Tenant, error) {
+	if about.Tenant == "" {
+		t, err := g.whoAsks(about.Header)
+		if err != nil {
+			return nil, nil // an operator may ask without a tenant
+		}
+		return t, nil
+	}
+	if g.Tenants != nil {
+		if t := g.Tenants.ByName(about.Tenant); t != nil {
+			return t, nil
+		}
+	}
+	return nil, api.Invalid("", "tenant: the configuration has no tenant "+api.Quoted(about.Tenant)+"; give a name from its list tenants")
 }

@@ -37,7 +37,7 @@ func (f *fixture) explained(t *testing.T, model string, headers ...string) (leve
 	for i := 0; i < len(headers); i += 2 {
 		h.Add(headers[i], headers[i+1])
 	}
-	all, err := f.Explain(t.Context(), api.OpenAIChat, []byte(strings.Replace(chat, `"m"`, `"`+model+`"`, 1)), h)
+	all, err := f.Explain(t.Context(), &gateway.Question{Dialect: api.OpenAIChat, Body: []byte(strings.Replace(chat, `"m"`, `"`+model+`"`, 1)), Header: h})
 	if err != nil {
 		return nil, err
 	}

@@ -344,3 +344,27 @@ func TestTheTenantsPriorityOrdersTheQueue(t *testing.T) {
 		}
 	}
 }
+
+// A tenant's models and its cache salt count in an explanation, as in its requests.
+func TestAnExplanationCountsTheTenantsSettings(t *testing.T) {
+	_, change := withTenants(
+		tenant.Config{Name: "a", KeysSHA256: hashed("key-a"), Models: []string{"m"}, DefaultModel: "m"},
+		tenant.Config{Name: "b", KeysSHA256: hashed("key-b"), Models: []string{"other"}})
+	f := serve(t, change, worker(t, plain))
+	body := []byte(`{"messages":[{"role":"user","content":"hi"}]}`)
+	key := http.Header{"X-Api-Key": {"key-a"}}
+	for _, q := range []*gateway.Question{{Tenant: "a", Body: body}, {Header: key, Body: body}} {
+		e, err := f.Explain(t.Context(), q)
+		if err != nil || e[0].Tenant != "a" || e[0].Record.Model != "m" {
+			t.Errorf("%+v: %+v, %v", q, e, err)
+		}
+	}
+	for _, c := range []struct{ tenant, says string }{{"b", "m"}, {"nobody", "no tenant"}} {
+		if _, err := f.Explain(t.Context(), &gateway.Question{Tenant: c.tenant, Body: []byte(chat)}); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("tenant %s: %v", c.tenant, err)
+		}
+	}
+	if e, err := f.Explain(t.Context(), &gateway.Question{Body: []byte(chat)}); err != nil || e[0].Tenant != "" {
+		t.Errorf("without a tenant: %+v, %v", e, err)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/gateway"
 )
 
 // A conversation goes to the worker to which its beginning was sent. The gateway asks no engine for token ids.
@@ -27,7 +28,7 @@ func TestPoliciesOnTextGetTheText(t *testing.T) {
 					t.Fatalf("%d %s", resp.StatusCode, text)
 				}
 				f.idle(t)
-				e, err := f.Explain(t.Context(), api.OpenAIChat, []byte(body), nil)
+				e, err := f.Explain(t.Context(), &gateway.Question{Dialect: api.OpenAIChat, Body: []byte(body)})
 				if err != nil || e[0].Record.Worker.URL != resp.Header.Get("X-Warmpath-Worker") {
 					t.Fatalf("explained as %+v, %v; it went to %s", e, err, resp.Header.Get("X-Warmpath-Worker"))
 				}
