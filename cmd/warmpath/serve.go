@@ -165,12 +165,18 @@ func serve(c *cobra.Command, f *serveFlags) error {
 	if err != nil {
 		return err
 	}
-	defer reloadOnHangup(c.Context(), a, log)()
+	super := supervisor{socket: config.NotifySocket(), log: log}
+	defer super.follow(c.Context(), a, cfg.Gateway.DrainDelay+cfg.Gateway.DrainTimeout+stopMargin)()
+	defer reloadOnHangup(c.Context(), a, super, log)()
 	return a.Run(c.Context())
 }
 
+// stopMargin is how long the process may take to end after the drain, as its supervisor hears it: twice what the App
+// allows its components.
+const stopMargin = 10 * time.Second
+
 // reloadOnHangup reloads at each SIGHUP until stop is called. stop waits at most a second for a reload under way.
-func reloadOnHangup(ctx context.Context, a *app.App, log *slog.Logger) (stop func()) {
+func reloadOnHangup(ctx context.Context, a *app.App, super supervisor, log *slog.Logger) (stop func()) {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	ctx, cancel := context.WithCancel(ctx)
@@ -182,9 +188,11 @@ func reloadOnHangup(ctx context.Context, a *app.App, log *slog.Logger) (stop fun
 			case <-ctx.Done():
 				return
 			case <-hangups:
+				super.reloading()
 				if _, err := a.Reload(); err != nil {
 					log.Error("reload refused: the old configuration stays", "error", err)
 				}
+				super.ready()
 			}
 		}
 	}()
