@@ -21,8 +21,8 @@ type Record struct {
 	Holder fleet.Holder  // the chosen rank of the worker: each data-parallel rank is a holder of a KV cache
 	Rank   int           // the global number of the holder's data-parallel rank
 	Pinned bool          // the worker has several ranks: the request must carry the rank in X-Data-Parallel-Rank
-	// Trust is the trust of the match: the holder's trust, but at most approximate if the match is an estimate, made from
-	// the prompt's text or from what was sent before.
+	// Trust is the trust of the match: the holder's trust, but at most approximate if the match is an estimate, made
+	// from the prompt's text or from what was sent before.
 	Trust fleet.Trust
 
 	PromptTokens    int                 // length of the prompt; an estimate unless TokensKnown
@@ -165,6 +165,14 @@ type Decision struct {
 	take     bool     // the request will be sent to the chosen holder; false for Explain
 	scope    fleet.Scope
 }
+
+// Keys returns the router's own keys of the prompt's full blocks, of BlockSize tokens each. The slice belongs to the
+// decision: it is valid until Recycle, and must not be changed. It is empty if the prompt was not matched.
+func (d *Decision) Keys() []block.Key { return d.keys }
+
+// Class returns the class of the request: requests with the same class have prompts with the same first 256 tokens. 0
+// is no class, because the prompt is shorter or was not matched.
+func (d *Decision) Class() uint64 { return d.query.Class }
 
 // UncachedTokens returns the number of prompt tokens that are not cached at the candidate with the longest predicted
 // match.

@@ -79,7 +79,7 @@ Then "warmpath serve --worker URL" with your engines.`,
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usageError{flagError(c, err)} })
 	root.AddCommand(newServe(), newExplain(), newMock(), newDemo(), newConfig(), newVersion(), newMan(), newCompletion())
 	root.AddCommand(newDoctor(), newTokenize(), newTemplate())
-	root.AddCommand(newSim(), newPlan())
+	root.AddCommand(newSim(), newPlan(), newReplay())
 	root.AddCommand(newWorkload(), newLoad(), newCalibrate(), newReportCommand())
 	root.CompletionOptions.DisableDefaultCmd = true
 	addCompletions(root)

@@ -27,6 +27,7 @@ type serveFlags struct {
 	models                                      []inprocess.Path
 	allowHub                                    bool
 	engineWait                                  float64
+	accessLog, decisionLog                      string
 }
 
 func newServe() *cobra.Command {
@@ -85,6 +86,8 @@ SIGHUP or POST /admin/reload. After SIGTERM the router finishes the requests und
 	flags.BoolVar(&f.allowHub, "allow-hub", false, "download the files of hub:ORG/NAME models and of models that engines report; uses "+config.EnvHubToken+" and "+config.EnvHubEndpoint)
 	flags.Float64Var(&f.engineWait, "engine-wait-timeout-secs", d.Gateway.Hold.MaxWait.Seconds(), "`SECONDS` for which a request waits while no worker can take it; 0 answers 503 immediately")
 	flags.StringVar(&f.logLevel, "log-level", d.Telemetry.LogLevel, "`LEVEL`: debug, info, warn, error")
+	flags.StringVar(&f.accessLog, "access-log", "", "`FILE` for one line of JSON for each request; or stdout")
+	flags.StringVar(&f.decisionLog, "decision-log", "", "`FILE` for one line of JSON for each decision, which `warmpath replay` reads; or stdout")
 	addForeign(flags)
 	return c
 }
@@ -108,6 +111,12 @@ func (f *serveFlags) override(c *cobra.Command) func(*config.Config) {
 		}
 		if changed("engine-wait-timeout-secs") {
 			cfg.Gateway.Hold.MaxWait = time.Duration(f.engineWait * float64(time.Second))
+		}
+		if changed("access-log") {
+			cfg.Telemetry.AccessLog.File = f.accessLog
+		}
+		if changed("decision-log") {
+			cfg.Telemetry.DecisionLog.File = f.decisionLog
 		}
 		if len(f.targets) > 0 {
 			cfg.Workers = f.targets

@@ -56,6 +56,7 @@ type App struct {
 	fleet     *fleet.Fleet
 	router    *warmpath.Router
 	telemetry *telemetry.Telemetry
+	journals  [2]*telemetry.Journal // of requests and of decisions; nil: off
 	tenants   *tenant.Registry
 	issuer    *tenant.Issuer // nil: no tokens are accepted
 	// The certificates of the listeners; nil: without TLS.
@@ -120,6 +121,8 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	a.kvfeed = kvfeed.New(a.router, events, o.Log)
 	a.indexes.fetch, a.events.fetch = a.router.IndexStats, a.kvfeed.Stats
 	a.telemetry = telemetry.New(cfg.Telemetry)
+	a.journals[0] = a.telemetry.NewJournal("access", cfg.Telemetry.AccessLog, o.Log)
+	a.journals[1] = a.telemetry.NewJournal("decision", cfg.Telemetry.DecisionLog, o.Log)
 	a.tenants = tenant.NewRegistry()
 	if cfg.JWT.On() {
 		a.issuer = tenant.NewIssuer(cfg.JWT)
@@ -146,7 +149,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	a.gateway = gateway.New(cfg.Gateway, gateway.Parts{
 		Router: a.router, Fleet: a.fleet, Tokens: a.tokens, Client: a.client, Bodies: bodies, Telemetry: a.telemetry, Tenants: a.tenants,
 		Issuer: a.issuer, Certificates: a.certificates, Queue: cfg.Queue, MaxRequests: cfg.Routing.MaxRequests, Connections: clients, ShadowSample: cfg.ShadowSample, Scoped: a.kvfeed.Scoped, Log: o.Log,
-		Stalled: a.stalled, Version: o.Version,
+		Stalled: a.stalled, Version: o.Version, AccessLog: a.journals[0], DecisionLog: a.journals[1],
 	})
 	a.gateway.AllowPolicies(cfg.RequestPolicies)
 	a.gateway.UseServiceLevels(cfg.GatewayLevels())
@@ -320,6 +323,11 @@ func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g
 	}
 	if a.issuer != nil {
 		g.run("issuer", stop, func() error { return a.runIssuer(rest) })
+	}
+	for _, j := range a.journals {
+		if j != nil {
+			g.run("log", stop, func() error { return j.Run(rest) })
+		}
 	}
 	g.run("reclaim", stop, func() error { return a.reclaim(rest) })
 	noMore := a.runSources(rest, g, stop)

@@ -58,9 +58,11 @@ type exchange struct {
 	set        [2]proxy.Field
 	ids        []byte // scratch: a body with token ids in place of its text
 	rec        telemetry.Record
-	reports    bool      // the worker reports cached tokens
-	output     int       // number of tokens of the streamed answer so far
-	lastToken  time.Time // time of the last of these tokens; zero if none came, or if the answer came in one piece
+	choice     *telemetry.Choice // what the policy saw for the last attempt; nil: the request gets no line in the decision log
+	logged     bool              // the request gets a line in the decision log
+	reports    bool              // the worker reports cached tokens
+	output     int               // number of tokens of the streamed answer so far
+	lastToken  time.Time         // time of the last of these tokens; zero if none came, or if the answer came in one piece
 	doubts     []doubt
 	opinions   int             // extra attempts taken from the budget of second opinions
 	granted    bool            // an extra attempt was taken from the budget for the present answer
@@ -86,17 +88,20 @@ func newExchange(g *Gateway) *exchange {
 func (x *exchange) begin(w http.ResponseWriter, r *http.Request, to *route) {
 	x.w, x.r, x.dialect, x.path = w, r, to.dialect, to.path
 	x.rec = telemetry.Record{ID: x.g.Telemetry.Started(), Time: time.Now(), RequestID: proxy.RequestID(r.Header), Dialect: to.dialect.String()}
+	x.logged = x.g.DecisionLog.Takes()
 }
 
 // end releases everything: first the reservation, then the buffers. It runs on every path, also after a panic.
 func (x *exchange) end() {
 	x.giveUp()
+	x.noteRecord()
 	x.leave()
 	x.g.Telemetry.Ended()
 	if x.routed {
 		x.rec.TotalMS = x.elapsed()
 		x.g.Telemetry.Finished(&x.rec)
 		x.reportChanging()
+		x.logDecision()
 		x.log()
 	}
 	if x.body != nil {
@@ -108,7 +113,7 @@ func (x *exchange) end() {
 	clear(x.doubts)
 	clear(x.peers)
 	x.doubts, x.otherModel, x.opinions = x.doubts[:0], false, 0
-	x.holding, x.recovery = holding{}, nil
+	x.holding, x.recovery, x.choice = holding{}, nil, nil
 	x.prepared.reset()
 	x.g.exchanges.Put(x)
 	if abort {
@@ -296,6 +301,9 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 	x.rec.Worker, x.rec.Rank, x.rec.Trust = d.Worker.URL, d.Rank, d.Trust.String()
 	x.rec.MatchTokens, x.rec.PredictedTokens, x.rec.AtRiskTokens = d.MatchTokens, d.PredictedTokens, d.AtRiskTokens
 	x.rec.ChangingLine = changingLine(&x.prepared, d.Worker)
+	if x.logged {
+		x.choice = x.g.choiceOf(d, &x.prepared)
+	}
 	if x.g.cfg.Headers {
 		x.showDecision(d)
 	}

@@ -24,7 +24,7 @@ import (
 )
 
 // Parts are the components that a Gateway uses; all but Tenants, Issuer, Certificates, Queue, MaxRequests,
-// Connections, ShadowSample, Stalled and Version are required.
+// Connections, ShadowSample, Stalled, AccessLog, DecisionLog and Version are required.
 type Parts struct {
 	Router    *warmpath.Router
 	Fleet     *fleet.Fleet
@@ -52,6 +52,8 @@ type Parts struct {
 	Scoped func(w fleet.WorkerID, rank int, salt, extra string)
 	// Stalled returns the reason of a stall, or "" when there is none. If Stalled is nil, stalls are not watched.
 	Stalled func() string
+	// AccessLog and DecisionLog get lines about requests; nil: none.
+	AccessLog, DecisionLog *telemetry.Journal
 	// Version is the router's version, which /version shows; empty is unknown.
 	Version string
 }
@@ -189,6 +191,10 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		g.Log.Error("request panicked", "path", api.Bounded(r.URL.Path), "cause", cause, "stack", string(debug.Stack()))
 		panic(http.ErrAbortHandler)
 	}()
+	if n := g.note(w, r); n != nil {
+		defer n.end()
+		w = n
+	}
 	if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
 		// A request may have both chunks and a Content-Length. net/http reads the chunks and drops the length silently.
 		// A proxy in front may use the length, and take the bytes after the chunks for a part of this body. Such a
@@ -206,6 +212,9 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // refuse answers with err before any worker was asked. reason is the label in the metric of refused requests.
 func (g *Gateway) refuse(w http.ResponseWriter, d api.Dialect, reason string, err error) {
 	g.Telemetry.Refused(reason)
+	if n, ok := w.(*note); ok {
+		n.line.Refused = reason
+	}
 	api.WriteError(w, d, err)
 }
 

@@ -16,6 +16,12 @@ type Config struct {
 	LogLevel string `yaml:"log_level"`
 	// LogFormat is text (for people) or json (for collectors).
 	LogFormat string `yaml:"log_format"`
+	// AccessLog has one line of JSON for each request of a client, without prompts and keys. docs/observe.md lists the
+	// fields.
+	AccessLog JournalConfig `yaml:"access_log"`
+	// DecisionLog has one line of JSON for each request that was sent to a worker, with the facts about all candidates,
+	// so that `warmpath replay` can ask other policies about the same requests. It has no prompts and no keys.
+	DecisionLog JournalConfig `yaml:"decision_log"`
 }
 
 // maxDecisions bounds Config.Decisions. A record takes about 700 bytes, so a million records take 700 MB. A larger
@@ -25,7 +31,8 @@ const maxDecisions = 1_000_000
 // DefaultConfig returns the defaults: the router keeps the last 1024 decisions, and writes the log as text, with the
 // levels info, warn and error.
 func DefaultConfig() Config {
-	return Config{Decisions: 1024, LogLevel: "info", LogFormat: "text"}
+	return Config{Decisions: 1024, LogLevel: "info", LogFormat: "text",
+		AccessLog: DefaultJournalConfig(), DecisionLog: DefaultJournalConfig()}
 }
 
 // Validate returns all problems of c. Each problem begins with the name of its field.
@@ -39,6 +46,11 @@ func (c Config) Validate() error {
 	}
 	if c.LogFormat != "text" && c.LogFormat != "json" {
 		problems = append(problems, fmt.Errorf("log_format: %q is neither text nor json", c.LogFormat))
+	}
+	problems = append(problems, c.AccessLog.problems("access_log")...)
+	problems = append(problems, c.DecisionLog.problems("decision_log")...)
+	if f := c.AccessLog.File; f != "" && f != Stdout && f == c.DecisionLog.File {
+		problems = append(problems, fmt.Errorf("decision_log.file: %s is also the file of access_log", f))
 	}
 	return errors.Join(problems...)
 }

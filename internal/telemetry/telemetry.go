@@ -60,6 +60,8 @@ type Telemetry struct {
 	tenantRequests *prometheus.CounterVec
 	tenantTokens   *prometheus.CounterVec
 
+	journals *prometheus.CounterVec
+
 	levelMu    sync.Mutex
 	levelNames map[string]bool // guarded by levelMu: the values of the label level, at most maxLevels
 
@@ -89,11 +91,12 @@ func New(cfg Config) *Telemetry {
 	t.makeDecisionMetrics()
 	t.makeTenantMetrics()
 	t.makeChangingMetrics()
+	t.makeJournalMetrics()
 	t.registry.MustRegister(
 		t.requests, t.retries, t.refused, t.firstToken, t.total, t.routing, t.tokens, t.tokenWait, t.tokenAsked,
 		t.difference, t.compared, t.panics, t.inFlight, t.reloads, t.queued, t.recoveries, t.held, t.holding, t.heldBytes,
 		t.branches, t.policyFailures, t.shadowed, t.shadowDiff, t.shadowCost, t.levels, t.changing, t.changingTokens,
-		t.tenantRequests, t.tenantTokens,
+		t.tenantRequests, t.tenantTokens, t.journals,
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)

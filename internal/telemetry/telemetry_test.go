@@ -162,8 +162,10 @@ func TestRingKeepsTheLastDecisions(t *testing.T) {
 }
 
 func TestConfigNamesEveryProblem(t *testing.T) {
-	err := Config{Decisions: -1, LogLevel: "loud", LogFormat: "xml"}.Validate()
-	for _, want := range []string{"decisions: -1", `log_level: "loud"`, `log_format: "xml"`} {
+	err := Config{Decisions: -1, LogLevel: "loud", LogFormat: "xml", AccessLog: JournalConfig{File: "f", Sample: 2, MaxBytes: 1},
+		DecisionLog: JournalConfig{File: "f", Sample: -1, MaxFiles: -1}}.Validate()
+	for _, want := range []string{"decisions: -1", `log_level: "loud"`, `log_format: "xml"`, "access_log.sample: 2", "access_log.max_bytes: 1",
+		"decision_log.sample: -1", "decision_log.max_files: -1", "decision_log.file: f is also"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v does not say %q", err, want)
 		}

@@ -40,15 +40,16 @@ type format struct {
 
 // formats has the file formats by name: the spec NAME:FILE uses the format NAME.
 var formats = map[string]format{
-	"mooncake": {"Mooncake JSONL: timestamp ms, input_length, output_length, hash_ids of 512 tokens", readMooncake},
-	"qwen":     {"Qwen-Bailian JSONL: chat_id, parent_chat_id, timestamp s, lengths, hash_ids of 16 tokens", readQwen},
-	"azure":    {"Azure 2023 and 2024 CSV: TIMESTAMP,ContextTokens,GeneratedTokens", readAzure},
-	"burstgpt": {"BurstGPT CSV: Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,…", readBurstGPT},
-	"ragpulse": {"RAGPulse JSONL: hash_ids by component; lengths from the files beside it", readRAGPulse},
-	"agent":    {"agent sessions, closed loop: LMCache (text) or dynamo.request.trace.v1 JSONL", readAgent},
-	"openai":   {"JSONL of OpenAI request bodies (chat or completions), plain or as a batch file", readOpenAI},
-	"tokens":   {"LLMServingSim JSONL: prompts as token ids, arrival_time_ns", readTokens},
-	"warmpath": {"our own JSONL; `warmpath workload list` describes it", readWarmpath},
+	"mooncake":  {"Mooncake JSONL: timestamp ms, input_length, output_length, hash_ids of 512 tokens", readMooncake},
+	"qwen":      {"Qwen-Bailian JSONL: chat_id, parent_chat_id, timestamp s, lengths, hash_ids of 16 tokens", readQwen},
+	"azure":     {"Azure 2023 and 2024 CSV: TIMESTAMP,ContextTokens,GeneratedTokens", readAzure},
+	"burstgpt":  {"BurstGPT CSV: Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,…", readBurstGPT},
+	"ragpulse":  {"RAGPulse JSONL: hash_ids by component; lengths from the files beside it", readRAGPulse},
+	"agent":     {"agent sessions, closed loop: LMCache (text) or dynamo.request.trace.v1 JSONL", readAgent},
+	"openai":    {"JSONL of OpenAI request bodies (chat or completions), plain or as a batch file", readOpenAI},
+	"decisions": {"the decision log of `warmpath serve --decision-log`: times, lengths and block hashes", readDecisions},
+	"tokens":    {"LLMServingSim JSONL: prompts as token ids, arrival_time_ns", readTokens},
+	"warmpath":  {"our own JSONL; `warmpath workload list` describes it", readWarmpath},
 }
 
 // Formats returns the names of the file formats, each with a line about it.
