@@ -126,9 +126,10 @@ func TestAPreparedRequestSeesNamesComeAndGo(t *testing.T) {
 	w.fleet.Remove(2)
 	explain(64)
 	prepared.Recycle()
-	w.fleet.Put("http://b", listing("/m", "org/m", "m"))
-	w.fleet.Put("http://c", listing("/m", "new/m", "m"))
-	for h := range fleet.Holder(3) {
+	for i, facts := range []fleet.Facts{listing("/m", "org/m", "m"), listing("/m", "new/m", "m")} {
+		id := w.fleet.Put([]string{"http://b", "http://c"}[i], facts)
+		h := w.fleet.Snapshot().ByID(id).Holders[0]
+		w.store(h, q[:128-32*i], kvindex.Stored{})
 		w.fleet.SetTrust(h, fleet.TrustExact, "test")
 	}
 	want(q, 160, 128, 96)

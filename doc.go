@@ -31,10 +31,11 @@
 //     router must then forget the worker's cache. The feed does that; a program without a feed calls [Router.Forget]
 //     for each of the worker's holders.
 //
-// A holder that leaves keeps its id for an hour. If the holder comes back within this hour, it gets its history back.
-// Call [Router.Reclaim] at least every ten minutes, from any goroutine. Reclaim frees the ids to which nothing refers
-// any more. More frequent calls do no harm. A fleet has 2^20 ids. If Reclaim is never called and the ids run out,
-// further holders are not indexed. Reclaim also drops the indexes of models that no worker has served for an hour.
+// A worker that is put at the URL of a removed worker is a new worker, with holders of its own. A removed holder keeps
+// its id for at least an hour. Call [Router.Reclaim] at least every ten minutes, from any goroutine. Reclaim frees the
+// ids to which nothing refers any more. More frequent calls do no harm. A fleet has 2^20 ids. If Reclaim is never
+// called and the ids run out, further holders are not indexed. Reclaim also drops the indexes of models that no worker
+// has served for an hour.
 //
 // # A request
 //

@@ -43,9 +43,12 @@ func TestAWorkerPutAgainKeepsItsHolders(t *testing.T) {
 	d.Tokens(3, 3)
 	d.Done(fleet.OutcomeServed, 4) // the worker of d has left
 	d.Recycle()
-	workers.Put("http://a:8000", facts)
 	if load := workers.Snapshot().Load(before[0]); load.Requests != 0 {
-		t.Errorf("the worker returned and counts %d requests from before its removal", load.Requests)
+		t.Errorf("the removed worker still has %d requests", load.Requests)
+	}
+	next := workers.Put("http://a:8000", facts)
+	if h := workers.Snapshot().ByID(next).Holders[0]; next == id || h == before[0] {
+		t.Errorf("the next worker at the URL has the id %d and the holder %d of the removed one", next, h)
 	}
 }
 

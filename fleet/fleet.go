@@ -32,9 +32,9 @@ type Fleet struct {
 
 	// mu guards the fields below, which only writers touch.
 	mu      sync.Mutex
-	byURL   map[string]WorkerID
+	byURL   map[string]WorkerID // the last worker at each URL
 	known   map[WorkerID]*known // present workers, and workers that left: see forgetPlace
-	former  []WorkerID          // known workers whose ranks all lost their ids, the oldest first; a worker may have come back since
+	former  []WorkerID          // known workers that left and whose ranks all lost their ids, the oldest first
 	next    WorkerID            // the id that the next new worker gets
 	present []*Worker           // by ascending id
 	byPlace map[place]Holder
@@ -45,16 +45,15 @@ type Fleet struct {
 	kinds   []*kind                   // the kinds of the present workers, in the order of first sight
 }
 
-// known is what the fleet keeps of a worker that is present or may come back.
+// known is what the fleet keeps of a worker that is present or left lately.
 type known struct {
 	url     string
 	life    life
 	scopes  scopes
 	holders int // number of holder ids that the worker's ranks have
-	former  int // number of entries of the worker in Fleet.former
 }
 
-// place is the identity of a holder.
+// place is the identity of a holder. A worker's id belongs to one stay of the worker, so a place never returns.
 type place struct {
 	worker WorkerID
 	rank   int
@@ -105,12 +104,12 @@ func (f *Fleet) Snapshot() *Snapshot { return f.current.Load() }
 
 const (
 	// DefaultRanks is how many data-parallel ranks of a worker are used at most, unless the operator declares another
-	// number. Eight is the usual number of GPUs of a machine. A worker cannot raise the number by its own report, because
-	// each rank attracts requests.
+	// number. Eight is the usual number of GPUs of a machine. A worker cannot raise the number by its own report,
+	// because each rank attracts requests.
 	DefaultRanks = 8
-	// MaxRanks is the greatest number of ranks that can be declared for a worker. Each rank has an event stream, a share
-	// of the memory, and a line in metrics. The largest published deployments have 144 ranks [DeepSeek-V3/R1 inference
-	// system overview: decode units of EP144] and 72 ranks [SGLang on 96 GPUs].
+	// MaxRanks is the greatest number of ranks that can be declared for a worker. Each rank has an event stream, a
+	// share of the memory, and a line in metrics. The largest published deployments have 144 ranks [DeepSeek-V3/R1
+	// inference system overview: decode units of EP144] and 72 ranks [SGLang on 96 GPUs].
 	MaxRanks = 256
 	// MaxRank is the greatest number that a rank may have. It exceeds MaxRanks because the workers of a model may
 	// number their ranks across all workers.
@@ -120,6 +119,10 @@ const (
 // Put adds the worker at url, or replaces its facts. A new worker counts as healthy, because the caller has just probed
 // it. If the worker has not answered yet, the caller puts it with empty facts: then it serves nothing and gets no
 // request. If the worker no longer has a rank, the holder of the rank leaves the fleet.
+//
+// A worker that was removed is not the worker that is put at its URL later, because platforms give an address that is
+// free to another machine. The new worker gets an id and holders of its own, and nothing counts for it that the fleet
+// learned of the earlier one: load, pace, failures. Only Incarnation goes on counting for the URL.
 //
 // Put does not check url: the fleet only compares it, and gives it back in [Worker]. A slash at the end is removed.
 // Give the URL to which the program sends requests, with its scheme: http://gpu-1:8000.
@@ -138,17 +141,21 @@ func (f *Fleet) Put(url string, facts Facts) WorkerID {
 
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	id, returned := f.byURL[url]
-	if !returned {
+	id, reused := f.byURL[url]
+	var old *Worker
+	if reused {
+		old = f.worker(id)
+	}
+	if old == nil {
+		fresh := &known{url: url}
+		if reused {
+			fresh.life.incarnation = f.known[id].life.incarnation + 1
+		}
 		id = f.next
 		f.next++
-		f.byURL[url], f.known[id] = id, &known{url: url}
+		f.byURL[url], f.known[id] = id, fresh
 	}
-	old, process := f.worker(id), &f.known[id].life
-	if returned && old == nil {
-		process.incarnation++ // the worker left and came back
-	}
-	w := &Worker{ID: id, URL: url, Healthy: true, Incarnation: process.incarnation}
+	w := &Worker{ID: id, URL: url, Healthy: true, Incarnation: f.known[id].life.incarnation}
 	if old != nil {
 		w.Healthy, w.Draining, w.Asleep, w.Why = old.Healthy, old.Draining, old.Asleep, old.Why
 		for _, h := range old.Holders {
@@ -250,8 +257,8 @@ func (f *Fleet) SetBlockSize(id WorkerID, tokens int) {
 	f.replace(&w)
 }
 
-// Remove removes a worker from the fleet. Its holders keep their ids. If the worker comes back, the trust in its
-// holders starts anew.
+// Remove removes a worker from the fleet. Its holders keep their ids until [Fleet.Retire], so that the load of its
+// requests under way can still be released. If the URL is put again, it is the URL of a new worker: see [Fleet.Put].
 func (f *Fleet) Remove(id WorkerID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -268,7 +275,8 @@ func (f *Fleet) Remove(id WorkerID) {
 	f.publish()
 }
 
-// left resets h when it leaves the fleet, so that h starts anew if it returns. f.mu is held.
+// left resets h when it leaves the fleet. A rank that the worker no longer reports may return with the same holder; it
+// then starts anew. f.mu is held.
 func (f *Fleet) left(h Holder) {
 	s := f.holders[h].state
 	s.trust.Store(&initialTrust)
@@ -293,7 +301,7 @@ func (f *Fleet) joinKind(w *Worker) {
 }
 
 // leaveKind removes a holder that left the fleet from its kind. The ledger keeps a pointer to the kind, and so the
-// learned times, for the holder's return. f.mu is held.
+// learned times, for the return of a rank. f.mu is held.
 func (f *Fleet) leaveKind(l *ledger) {
 	k := l.kind.Load()
 	k.leave(&l.pace)

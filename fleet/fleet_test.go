@@ -39,11 +39,12 @@ func TestHoldersAreInternedForTheProcess(t *testing.T) {
 	if diff := cmp.Diff([]Holder{3}, holders(c)); diff != "" {
 		t.Errorf("a new worker was given an old holder: %s", diff)
 	}
-	if again := f.Put("http://a", serving("m", 3)); again != a {
-		t.Errorf("a returned worker has the id %d, had %d before it left", again, a)
+	again := f.Put("http://a", serving("m", 2))
+	if diff := cmp.Diff([]Holder{4, 5}, holders(again)); diff != "" || again == a {
+		t.Errorf("worker %d at the URL of worker %d: %s", again, a, diff)
 	}
-	if diff := cmp.Diff([]Holder{0, 1, 4}, holders(a)); diff != "" {
-		t.Error(diff)
+	if f.Put("http://a", serving("m", 3)); !slices.Equal(holders(again), []Holder{4, 5, 6}) {
+		t.Errorf("a present worker with another rank has the holders %v", holders(again))
 	}
 }
 

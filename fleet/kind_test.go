@@ -304,25 +304,18 @@ func TestWorkersOfOneKindLearnTogether(t *testing.T) {
 		t.Errorf("%+v of %v", kinds, of)
 	}
 
-	// A worker that left and came back keeps its kind's timing. A worker with a new version begins with the timing of its
-	// former version.
+	// The next worker at the URL of a worker that left has its kind's timing, as long as the kind has workers. A worker
+	// with a new version begins with the timing of its former version.
 	base := f.Snapshot().Timing(0).Base
 	f.Remove(same)
-	f.Put("http://a", facts(nil))
-	if got := f.Snapshot().Timing(0); got.Base != base || got.Samples != 100 {
+	same = f.Put("http://a", facts(nil))
+	holder := f.Snapshot().ByID(same).Holders[0]
+	if got := f.Snapshot().Timing(holder); got.Base != base || got.Samples != 100 {
 		t.Errorf("a returned worker has the timing %+v", got)
 	}
 	f.Put("http://a", facts(func(x *Facts) { x.Version = "3" }))
-	if got := f.Snapshot().Timing(0); got.Base != base || got.Samples != 0 {
+	if got := f.Snapshot().Timing(holder); got.Base != base || got.Samples != 0 {
 		t.Errorf("a worker with a new version begins with the timing %+v, want a base of %v", got, base)
-	}
-	alone := New(Config{})
-	alone.Put("http://a", facts(nil))
-	alone.Snapshot().state(0).work.learn(&[terms]float64{16, 16, 0, 0, 0}, 16*60, 24, 1e18)
-	alone.Remove(0)
-	alone.Put("http://a", facts(nil))
-	if got := alone.Snapshot().Timing(0).Samples; got != 1 {
-		t.Errorf("a worker that came back as the only one of its kind has %d measurements", got)
 	}
 
 	// A worker that reports a new version each time leaves no kinds behind.

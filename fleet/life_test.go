@@ -47,7 +47,7 @@ func TestAnAnswerAfterARefusedConnectionIsOfAnotherProcessOnce(t *testing.T) {
 		t.Error("want one restart")
 	}
 	f.Remove(id)
-	f.Put("http://a", Facts{})
+	id = f.Put("http://a", Facts{})
 	if got := f.Snapshot().ByID(id).Incarnation; got != 2 {
 		t.Errorf("incarnation %d after it left and came back, want 2", got)
 	}

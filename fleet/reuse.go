@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// keepIDs is how long a holder that left the fleet keeps its id. If the holder returns in this time, it has its history
-// again. An hour is longer than a restart that loads a large model. Ids do not run out in an hour: there are 2^20, and
-// no fleet replaces that many ranks in an hour.
+// keepIDs is how long a holder that left the fleet keeps its id. Requests that were sent to it still refer to it. A
+// rank that its worker stopped to report and reports again in this time has its history again. Ids do not run out in an
+// hour: there are 2^20, and no fleet replaces that many ranks in an hour.
 const keepIDs = time.Hour
 
 // Retire takes ids away from holders that left the fleet, and returns these ids. It retires an id under two conditions:
@@ -18,7 +18,6 @@ const keepIDs = time.Hour
 // nanoseconds.
 //
 // The caller removes the returned ids from everything that it stores by holder, and then passes them to [Fleet.Reuse].
-// If the worker of a retired id comes back later, its ranks get new ids.
 func (f *Fleet) Retire(now int64) (retired []Holder) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -47,9 +46,9 @@ func (f *Fleet) Retire(now int64) (retired []Holder) {
 	return retired
 }
 
-// keepWorkers is how many former workers keep their worker ids. A former worker is a worker whose ranks have all lost
-// their holder ids. Other packages store facts about a process by its worker id, and these facts count again if the
-// process comes back. 4,096 is the number of workers of a large fleet; the memory for them is about 2 MiB.
+// keepWorkers is how many former workers the fleet remembers. A former worker is a worker that left and whose ranks
+// have all lost their holder ids. Other packages store facts by URL that must still count if the process comes back:
+// see [Fleet.Known]. 4,096 is the number of workers of a large fleet; the memory for them is about 2 MiB.
 const keepWorkers = 4096
 
 // forgetPlace notes that one rank of a worker lost its holder id. If the worker has no other rank with an id, the
@@ -60,27 +59,26 @@ func (f *Fleet) forgetPlace(id WorkerID) {
 	if k.holders--; k.holders > 0 {
 		return
 	}
-	k.former++
 	f.former = append(f.former, id)
 	if len(f.former) <= keepWorkers {
 		return
 	}
 	oldest := f.former[0]
 	f.former = slices.Delete(f.former, 0, 1)
-	k = f.known[oldest]
-	if k.former--; k.former > 0 || k.holders > 0 { // the worker came back meanwhile
-		return
+	if url := f.known[oldest].url; f.byURL[url] == oldest { // no other worker came to the URL since
+		delete(f.byURL, url)
 	}
-	delete(f.byURL, k.url)
 	delete(f.known, oldest)
 }
 
-// Known reports whether the worker is present, or has left and gets the same id if it comes back. An id that is not
-// known any more never gets known again, so a program can drop everything that it stores by this id.
-func (f *Fleet) Known(id WorkerID) bool {
+// Known reports whether the fleet remembers a worker at url: it is present, or it left, and [Fleet.Retire] has not yet
+// retired all ranks of 4,096 other workers that left after it. Until then the process that is put at url may be one
+// that left. So facts about a cache that make the router believe less are kept as long as the URL is known.
+func (f *Fleet) Known(url string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.known[id] != nil
+	_, known := f.byURL[url]
+	return known
 }
 
 // Reuse makes ids that Retire returned available for new holders.

@@ -1,8 +1,7 @@
 package fleet
 
-// WorkerID is the id of a worker's URL. A [Fleet] assigns ids in ascending order, and never assigns an id a second
-// time: there are 2^32. A worker that left keeps its id for its return for a long time: until [Fleet.Retire] has
-// retired all ranks of 4,096 other workers that left after it.
+// WorkerID is the id of one stay of a worker in the fleet, from [Fleet.Put] to [Fleet.Remove]. A [Fleet] assigns ids in
+// ascending order, and never assigns an id a second time: there are 2^32.
 type WorkerID uint32
 
 // NoWorker is the id of no worker.
@@ -123,7 +122,7 @@ func (f *Facts) resolve(m *Model) (base, lora string) {
 
 // Worker is one engine server as a snapshot saw it. It is immutable.
 type Worker struct {
-	ID       WorkerID // the same as long as the fleet knows the URL
+	ID       WorkerID // the same until the worker is removed
 	URL      string   // without a trailing slash
 	Facts    Facts    // what probes and events said of the worker
 	Healthy  bool     // the last active check succeeded
@@ -131,7 +130,8 @@ type Worker struct {
 	Asleep   bool     // the engine sleeps: see [Fleet.SetAsleep]
 	Ready    bool     // healthy, neither draining nor asleep, and known to serve a model
 	Why      string   // why the worker is not ready, in words; "" when it is ready
-	// Incarnation grows by one each time another process is found behind the URL: see [Fleet.Answered].
+	// Incarnation grows by one each time another process is found behind the URL (see [Fleet.Answered]), and each time
+	// a worker is put at the URL of a worker that left.
 	Incarnation uint64
 	Holders     []Holder // one for each used rank, from rank Facts.FirstRank on
 	longest     int      // Facts.maxModelLen, which each decision needs

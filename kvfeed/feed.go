@@ -40,11 +40,11 @@ type Feed struct {
 	turns   map[fleet.WorkerID]*sync.Mutex // see turnOf
 }
 
-// place names a rank of a worker. When the worker leaves and comes back, its rank has the same place. A holder's id
-// cannot be used for this: another rank may get the id later.
+// place names a rank at a URL. When a worker leaves and comes back, its rank has the same place. The ids of workers and
+// holders cannot be used for this: a worker that comes back gets others.
 type place struct {
-	worker fleet.WorkerID
-	rank   int
+	url  string
+	rank int
 }
 
 // follower is a stream together with its goroutines.
@@ -78,12 +78,12 @@ func (feed *Feed) ListenEndpoint() string {
 	return feed.listener.endpoint()
 }
 
-// Scoped records that a request with this cache_salt and extra_key will be sent to a rank of a worker. "" means that
-// the request has no such key. Call it between [warmpath.Router.Route] and the sending of the request. Some engines do
-// not announce which keys belong to a block. After the call, no request matches a block by its tokens if such a key
-// matters and is unknown. A call costs at most two map lookups and a search among 16 values of extra_key.
-func (feed *Feed) Scoped(w fleet.WorkerID, rank int, salt, extra string) {
-	at := place{w, rank}
+// Scoped records that a request with this cache_salt and extra_key will be sent to a rank of the worker at url. ""
+// means that the request has no such key. Call it between [warmpath.Router.Route] and the sending of the request. Some
+// engines do not announce which keys belong to a block. After the call, no request matches a block by its tokens if
+// such a key matters and is unknown. A call costs at most two map lookups and a search among 16 values of extra_key.
+func (feed *Feed) Scoped(url string, rank int, salt, extra string) {
+	at := place{url, rank}
 	var keys kvevent.Keys
 	if salt != "" {
 		keys |= kvevent.KeySalt
@@ -213,7 +213,7 @@ func (feed *Feed) look(now time.Time) {
 		f.look(now)
 		feed.step()
 	}
-	feed.forgetKeys(feed.fleet.Snapshot())
+	feed.forgetKeys()
 }
 
 func (feed *Feed) list() []*follower {
@@ -237,7 +237,7 @@ func (feed *Feed) reconcile(ctx context.Context, snap *fleet.Snapshot) {
 		}
 		for _, h := range w.Holders {
 			if adapters {
-				feed.keysOf(place{w.ID, snap.Rank(h)}).Or(uint32(kvevent.KeyLoRA))
+				feed.keysOf(place{w.URL, snap.Rank(h)}).Or(uint32(kvevent.KeyLoRA))
 			}
 		}
 		for _, e := range w.Facts.Events {
@@ -306,10 +306,10 @@ func (feed *Feed) forgetAbsent(snap *fleet.Snapshot) {
 // forgetKeys forgets the keys of requests to workers that the fleet forgot. The keys of other absent workers stay: a
 // worker that comes back may still cache blocks of those requests. A call for 4,096 absent workers takes 1 ms, so
 // forgetKeys runs once per check, not for each snapshot.
-func (feed *Feed) forgetKeys(snap *fleet.Snapshot) {
+func (feed *Feed) forgetKeys() {
 	for _, places := range []*sync.Map{&feed.used, &feed.extras} {
 		places.Range(func(key, _ any) bool {
-			if id := key.(place).worker; snap.ByID(id) == nil && !feed.fleet.Known(id) {
+			if !feed.fleet.Known(key.(place).url) {
 				places.Delete(key)
 			}
 			return true
@@ -341,7 +341,7 @@ func (feed *Feed) newStream(w *fleet.Worker, h fleet.Holder, source fleet.EventS
 		router: feed.router, fleet: feed.fleet, config: &feed.config, noteChange: feed.noteChange,
 		log:    feed.log.With("worker", w.URL, "rank", rank, "endpoint", source.Endpoint),
 		holder: h, worker: w.ID, url: w.URL, rank: rank, ranks: w.Facts.Ranks, engine: w.Facts.Engine, version: w.Facts.Version,
-		source: source, used: feed.keysOf(place{w.ID, rank}), extras: feed.extrasOf(place{w.ID, rank}), turn: feed.turnOf(w.ID),
+		source: source, used: feed.keysOf(place{w.URL, rank}), extras: feed.extrasOf(place{w.URL, rank}), turn: feed.turnOf(w.ID),
 		state: state{started: time.Now(), processedThen: feed.fleet.Snapshot().Load(h).Processed, trust: fleet.TrustApproximate, logged: fleet.TrustApproximate},
 	}
 	s.removals = removalsOf(s.engine, s.version)

@@ -132,7 +132,7 @@ func TestTheLookAheadIsKnownAfterAnotherProcessIsFound(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))
 	r.feed.streams[s.holder] = &follower{stream: s, stop: func() {}, done: make(chan struct{})}
-	r.feed.Scoped(s.worker, s.rank, "tenant", "")
+	r.feed.Scoped(s.url, s.rank, "tenant", "")
 	e := stored(1, 0, 64, 16)
 	e.Ahead = prompt(1, 65)[64:]
 	offloaded := chunk(1, 0, 64, "cpu") // this event names no salt, so the router does not believe it

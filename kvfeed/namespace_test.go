@@ -38,8 +38,8 @@ func TestExtraKeysAreFoundInTheHashesOfTheDynamoFormat(t *testing.T) {
 		s.Message(seq, wire(t, "sglang-0.5.23", batch(events...)))
 		seq++
 	}
-	r.feed.Scoped(s.worker, s.rank, "", "a")
-	r.feed.Scoped(s.worker, s.rank, "tenant", "b")
+	r.feed.Scoped(s.url, s.rank, "", "a")
+	r.feed.Scoped(s.url, s.rank, "tenant", "b")
 	send(sglangStored(t, prompt(1, 64), 16, "a", ""), sglangStored(t, prompt(2, 64), 16, "", ""),
 		sglangStored(t, prompt(3, 64), 16, "b", "tenant"), sglangStored(t, prompt(4, 64), 16, "never seen", ""))
 	more := sglangStored(t, prompt(1, 96), 16, "a", "")
@@ -68,7 +68,7 @@ func TestExtraKeysAreFoundInTheHashesOfTheDynamoFormat(t *testing.T) {
 func TestExtraKeysStayAmbiguousInTheDefaultFormat(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineSGLang, 16))
-	r.feed.Scoped(s.worker, s.rank, "", "a")
+	r.feed.Scoped(s.url, s.rank, "", "a")
 	s.Message(0, wire(t, "sglang-0.5.23", batch(sglangStored(t, prompt(1, 64), 16, "", ""))))
 	if got := r.match(prompt(1, 200)); got != 0 {
 		t.Errorf("%d tokens match", got)
@@ -84,7 +84,7 @@ func TestKeysOfRequestsStayWithTheirWorker(t *testing.T) {
 		s.Message(0, wire(t, "sglang-0.5.23", batch(sglangStored(t, prompt(1, 64), 16, "", ""))))
 	}
 	old := r.stream(facts(fleet.EngineSGLang, 16))
-	r.feed.Scoped(old.worker, old.rank, "", "a")
+	r.feed.Scoped(old.url, old.rank, "", "a")
 	leave := func(w fleet.WorkerID) {
 		r.fleet.Remove(w)
 		for _, at := range []time.Duration{0, 90 * time.Minute} {
@@ -114,13 +114,14 @@ func TestKeysOfWorkersThatTheFleetForgotAreForgotten(t *testing.T) {
 	r := newRig(t, Config{})
 	f := facts(fleet.EngineSGLang, 16)
 	f.Models = append(f.Models, fleet.Model{ID: "adapter", Parent: f.Models[0].ID})
-	stays := r.fleet.Put("http://stays", f)
-	r.feed.Scoped(stays, 0, "salt", "extra")
+	r.fleet.Put("http://stays", f)
+	r.feed.Scoped("http://stays", 0, "salt", "extra")
 	const workers, batch = 6000, 500
 	var now time.Duration
 	for i := range workers {
-		id := r.fleet.Put(fmt.Sprint("http://pod-", i), f)
-		r.feed.Scoped(id, 0, "salt", "extra")
+		url := fmt.Sprint("http://pod-", i)
+		id := r.fleet.Put(url, f)
+		r.feed.Scoped(url, 0, "salt", "extra")
 		r.fleet.Remove(id)
 		if i%batch == batch-1 {
 			for range 2 {
@@ -137,13 +138,14 @@ func TestKeysOfWorkersThatTheFleetForgotAreForgotten(t *testing.T) {
 			t.Errorf("%s: %d ranks are remembered, the fleet remembers 4,096 workers that left", name, n)
 		}
 	}
-	lately := r.fleet.Put(fmt.Sprint("http://pod-", workers-1), f)
-	for _, id := range []fleet.WorkerID{stays, lately} {
-		if keys := kvevent.Keys(r.feed.keysOf(place{id, 0}).Load()); keys&kvevent.KeySalt == 0 || keys&kvevent.KeyExtra == 0 {
-			t.Errorf("worker %d: the keys of its requests are forgotten", id)
+	lately := fmt.Sprint("http://pod-", workers-1)
+	r.fleet.Put(lately, f)
+	for _, url := range []string{"http://stays", lately} {
+		if keys := kvevent.Keys(r.feed.keysOf(place{url, 0}).Load()); keys&kvevent.KeySalt == 0 || keys&kvevent.KeyExtra == 0 {
+			t.Errorf("%s: the keys of its requests are forgotten", url)
 		}
-		if len(r.feed.extrasOf(place{id, 0}).values) != 1 {
-			t.Errorf("worker %d: the extra_key of its requests is forgotten", id)
+		if len(r.feed.extrasOf(place{url, 0}).values) != 1 {
+			t.Errorf("%s: the extra_key of its requests is forgotten", url)
 		}
 	}
 }

@@ -90,7 +90,7 @@ func TestSGLangExtraKeyIsNeverOverclaimed(t *testing.T) {
 
 			// The first request with an extra_key is sent. Its blocks have the same hashes as blocks of requests
 			// without extra_key.
-			r.feed.Scoped(s.worker, s.rank, "", "tenant")
+			r.feed.Scoped(s.url, s.rank, "", "tenant")
 			s.Message(1, wire(t, version, batch(stored(1, 0, 64, 16), stored(1, 64, 64, 16), stored(2, 0, 64, 16))))
 			if got := r.match(prompt(1, 200)); got != 64 {
 				t.Errorf("a request without extra_key matches %d tokens: earlier blocks stay valid, later ones may belong to the other request", got)
@@ -118,7 +118,7 @@ func TestHiddenKeysAreAmbiguousOnlyWhereTheHashLacksThem(t *testing.T) {
 		f.Models = append(f.Models, fleet.Model{ID: "sql", Parent: "m"})
 		return f
 	}
-	salted := func(r *rig, s *stream) { r.feed.Scoped(s.worker, s.rank, "tenant", "") }
+	salted := func(r *rig, s *stream) { r.feed.Scoped(s.url, s.rank, "tenant", "") }
 	for _, test := range []struct {
 		name    string
 		facts   fleet.Facts

@@ -97,7 +97,7 @@ func TestBlocksOfATierWithoutRemovalsExpireInEachCacheGroup(t *testing.T) {
 func TestAConnectorsBlocksAreNotBelievedWhereRequestsCarryKeys(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))
-	r.feed.Scoped(s.worker, s.rank, "tenant", "")
+	r.feed.Scoped(s.url, s.rank, "tenant", "")
 	gone := chunk(3, 0, 256, "cpu")
 	gone.Kind = kvevent.Removed
 	for i, e := range []kvevent.Event{chunk(1, 0, 256, "cpu"), gone, chunk(1, 0, 256, "cpu")} {

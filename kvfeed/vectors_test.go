@@ -101,7 +101,7 @@ func play(t *testing.T, r *rig, s *stream, steps []vectorStep) {
 	hits, low, seq := 0, 0, uint64(0)
 	for n := range steps {
 		step := &steps[n]
-		r.feed.Scoped(s.worker, s.rank, step.Salt, step.Extra)
+		r.feed.Scoped(s.url, s.rank, step.Salt, step.Extra)
 		got := r.match(step.Tokens, step.request)
 		switch {
 		case got > step.Hit:

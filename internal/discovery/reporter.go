@@ -150,12 +150,17 @@ func (r *Reporter) follow(ctx context.Context, snap *fleet.Snapshot, asked map[f
 
 // watch asks one worker until ctx ends.
 func (r *Reporter) watch(ctx context.Context, w *fleet.Worker) {
-	counts := r.countsOf(w.URL)
+	counts := &ReportCounts{} // the counts of an earlier worker at the URL may still be there
+	r.mu.Lock()
+	r.counts[w.URL] = counts
+	r.mu.Unlock()
 	defer func() {
 		// If the worker left the fleet, its counts are not needed. Otherwise ctx ended because this process stops.
 		if r.fleet.Snapshot().ByID(w.ID) == nil {
 			r.mu.Lock()
-			delete(r.counts, w.URL)
+			if r.counts[w.URL] == counts { // not those of the next worker at the URL
+				delete(r.counts, w.URL)
+			}
 			r.mu.Unlock()
 		}
 	}()
@@ -230,8 +235,8 @@ func (r *Reporter) ask(ctx context.Context, url string, id fleet.WorkerID) error
 		return err
 	case err == nil || errors.Is(err, errNoLoad):
 		r.fleet.Answered(id, signs)
-		// SGLang answers only after its scheduler has answered. A suspect, a worker that seems to be frozen, answers only
-		// when it is no longer frozen. The times of such answers do not show how slow the API server is.
+		// SGLang answers only after its scheduler has answered. A suspect, a worker that seems to be frozen, answers
+		// only when it is no longer frozen. The times of such answers do not show how slow the API server is.
 		if w.Facts.Engine == fleet.EngineVLLM && !suspect {
 			r.countsOf(url).took.add(time.Since(asked))
 		}

@@ -317,7 +317,7 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 		a.Set = append(a.Set, proxy.Field{Name: headerRank, Value: strconv.Itoa(d.Rank)})
 	}
 	if q := &x.prepared.route; q.Salt != "" || q.Extra != "" {
-		x.g.Scoped(d.Worker.ID, d.Rank, q.Salt, q.Extra)
+		x.g.Scoped(d.Worker.URL, d.Rank, q.Salt, q.Extra)
 	}
 	result := x.send(ctx, d)
 	x.decision = nil

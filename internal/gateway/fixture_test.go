@@ -88,7 +88,7 @@ func serve(t testing.TB, change func(*settings), workers ...string) *fixture {
 		Router: router, Fleet: f.fleet, Tokens: f.source, Client: upstream, Bodies: proxy.NewBodies(s.body),
 		Queue: s.queue, MaxRequests: s.most, ShadowSample: s.sample,
 		Telemetry: telemetry.New(telemetry.DefaultConfig()), Log: slog.New(slog.DiscardHandler),
-		Scoped: func(_ fleet.WorkerID, _ int, salt, extra string) { f.scoped <- salt + "/" + extra },
+		Scoped: func(_ string, _ int, salt, extra string) { f.scoped <- salt + "/" + extra },
 	}
 	if s.parts != nil {
 		s.parts(&parts)

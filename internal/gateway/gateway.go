@@ -49,7 +49,7 @@ type Parts struct {
 	ShadowSample float64
 	// Scoped is called before a request with a cache salt or an extra key is sent to a rank of a worker. If the events of
 	// the worker's engine do not contain salts and extra keys, the worker's blocks must not be trusted for such requests.
-	Scoped func(w fleet.WorkerID, rank int, salt, extra string)
+	Scoped func(url string, rank int, salt, extra string)
 	// Stalled returns the reason of a stall, or "" when there is none. If Stalled is nil, stalls are not watched.
 	Stalled func() string
 	// AccessLog and DecisionLog get lines about requests; nil: none.

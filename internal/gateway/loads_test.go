@@ -103,7 +103,7 @@ func askEnginesAs(t *testing.T, how rig, n int, answersAfter, perToken time.Dura
 	parts := gateway.Parts{
 		Router: router, Fleet: x.fleet, Tokens: source, Client: upstream, Bodies: proxy.NewBodies(proxy.DefaultBodyConfig()),
 		Telemetry: telemetry.New(telemetry.DefaultConfig()), Log: slog.New(slog.DiscardHandler),
-		Scoped: func(fleet.WorkerID, int, string, string) {},
+		Scoped: func(string, int, string, string) {},
 	}
 	if how.parts != nil {
 		how.parts(&parts)
