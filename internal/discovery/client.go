@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -46,6 +47,26 @@ type asker struct {
 	client  *http.Client
 	target  Target
 	timeout time.Duration // time limit of one question
+	header  http.Header   // further header fields of questions with a body; may be nil
+}
+
+// Question is a question of another package to a worker.
+type Question struct {
+	Method, Path string                // Path begins with a slash, and comes behind the worker's URL
+	Body         any                   // sent as JSON; nil: no body
+	Header       http.Header           // further header fields of a question with a body; may be nil
+	Timeout      time.Duration         // from the question to the end of the answer
+	Read         func(io.Reader) error // gets the body of an answer with status 200, at most 16 MiB; nil ignores the body
+}
+
+// Ask sends one question to a worker, with its key. client comes from NewClient. The error says what the worker
+// answered, without the key and without the worker's URL.
+func Ask(ctx context.Context, client *http.Client, t Target, q Question) error {
+	read := q.Read
+	if read == nil {
+		read = discard
+	}
+	return asker{client, t, q.Timeout, q.Header}.ask(ctx, q.Method, q.Path, q.Body, maxMetrics, read)
 }
 
 // statusError is the error for an answer whose status is not 200.
@@ -88,6 +109,12 @@ func statusOf(err error) int {
 	return 0
 }
 
+// NotServed reports whether err says that the worker does not have the path of a question.
+func NotServed(err error) bool {
+	status := statusOf(err)
+	return status == http.StatusNotFound || status == http.StatusMethodNotAllowed
+}
+
 // refused reports whether err shows that the worker's process has ended: the connection was refused, or reset by the
 // other end.
 func refused(err error) bool {
@@ -113,6 +140,7 @@ func (a asker) ask(ctx context.Context, method, path string, in any, limit int64
 	}
 	if in != nil {
 		req.Header.Set("Content-Type", "application/json")
+		maps.Copy(req.Header, a.header)
 	}
 	if a.target.APIKey != "" {
 		req.Header.Set("Authorization", "Bearer "+a.target.APIKey)

@@ -345,7 +345,7 @@ func (w *worker) check(ctx context.Context) error {
 	err := a.ask(ctx, http.MethodGet, "/health", nil, maxJSON, discard)
 	// A proxy in front of the engine may answer 404 for /health. In that case the probe decides whether the worker is
 	// healthy.
-	if status := statusOf(err); status == http.StatusNotFound || status == http.StatusMethodNotAllowed {
+	if NotServed(err) {
 		return nil
 	}
 	return err

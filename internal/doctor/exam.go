@@ -1,10 +1,7 @@
 package doctor
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -99,7 +96,7 @@ func unreachableFix(err error) string {
 
 func (e *exam) health(ctx context.Context) {
 	err := e.ask(ctx, 10*time.Second, http.MethodGet, "/health", nil, nil)
-	if status := new(statusError); errors.As(err, &status) && (status.code == http.StatusNotFound || status.code == http.StatusMethodNotAllowed) {
+	if discovery.NotServed(err) {
 		return // a proxy in front of the engine; the router accepts such a worker, too
 	}
 	if err != nil {
@@ -124,73 +121,13 @@ func (e *exam) surface() {
 	}
 }
 
-// statusError is an answer with another status than 200.
-type statusError struct {
-	question string
-	code     int
-	body     string
-}
-
-func (e *statusError) Error() string {
-	text := fmt.Sprintf("%s answered %d %s", e.question, e.code, http.StatusText(e.code))
-	if e.body != "" {
-		text += ": " + e.body
-	}
-	return text
-}
-
-// maxAnswer bounds an answer of a worker, in bytes. /metrics is the longest one.
-const maxAnswer = 16 << 20
-
 // ask sends a question to the worker. read gets the body of an answer with status 200; nil ignores it.
 func (e *exam) ask(ctx context.Context, limit time.Duration, method, path string, in any, read func(io.Reader) error) error {
-	question := method + " " + path
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	var body io.Reader
-	if in != nil {
-		raw, err := json.Marshal(in)
-		if err != nil {
-			return fmt.Errorf("%s: %w", question, err)
-		}
-		body = bytes.NewReader(raw)
+	q := discovery.Question{Method: method, Path: path, Body: in, Timeout: limit, Read: read}
+	if f := &e.report.Facts; f.Ranks > 1 { // all prompts go to one rank, because each rank has a cache of its own
+		q.Header = http.Header{"X-Data-Parallel-Rank": {fmt.Sprint(f.FirstRank)}}
 	}
-	req, err := http.NewRequestWithContext(ctx, method, e.URL+path, body)
-	if err != nil {
-		return fmt.Errorf("%s: %w", question, err)
-	}
-	if in != nil {
-		req.Header.Set("Content-Type", "application/json")
-		if f := &e.report.Facts; f.Ranks > 1 { // all prompts go to one rank, because each rank has a cache of its own
-			req.Header.Set("X-Data-Parallel-Rank", fmt.Sprint(f.FirstRank))
-		}
-	}
-	if key := e.authorization(); key != "" {
-		req.Header.Set("Authorization", key)
-	}
-	resp, err := e.client.Do(req)
-	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("%s: no answer within %v", question, limit)
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", question, err)
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		said, _ := io.ReadAll(io.LimitReader(resp.Body, 200)) // the text only helps to understand the status
-		text := strings.Join(strings.Fields(strings.ToValidUTF8(string(said), "?")), " ")
-		if e.target.APIKey != "" {
-			text = strings.ReplaceAll(text, e.target.APIKey, "[redacted]")
-		}
-		return &statusError{question, resp.StatusCode, text}
-	}
-	if read == nil {
-		return nil
-	}
-	if err := read(io.LimitReader(resp.Body, maxAnswer)); err != nil {
-		return fmt.Errorf("%s: %w", question, err)
-	}
-	return nil
+	return discovery.Ask(ctx, e.client, e.target, q)
 }
 
 func (e *exam) authorization() string {
