@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // BenchmarkModelFigures prints the encoding rate, the load time and the memory of every model, and the same figures for
@@ -39,25 +40,25 @@ func BenchmarkModelFigures(b *testing.B) {
 		runtime.GC()
 		runtime.ReadMemStats(&before)
 		data := readInstalled(b, filepath.Join(dir, readGolden().Models[name].Dir, "tokenizer.json"))
-		began := cpuTime()
+		began := testenv.CPUTime(b)
 		if tok, err = Parse(data, nil); err != nil {
 			b.Fatal(err)
 		}
-		load := cpuTime() - began
+		load := testenv.CPUTime(b) - began
 		data = nil
 		runtime.GC()
 		runtime.ReadMemStats(&after)
 		var rates []float64
 		for range 5 {
 			tokens := 0
-			began = cpuTime()
+			began = testenv.CPUTime(b)
 			for _, d := range docs {
 				if ids, err = tok.Append(ids[:0], d, Options{}); err != nil {
 					b.Fatal(err)
 				}
 				tokens += len(ids)
 			}
-			rates = append(rates, float64(tokens)/(cpuTime()-began).Seconds()/1e6)
+			rates = append(rates, float64(tokens)/(testenv.CPUTime(b)-began).Seconds()/1e6)
 		}
 		cmd := exec.Command("node", script, readGolden().Models[name].Dir)
 		cmd.Dir = dir
@@ -138,9 +139,9 @@ func BenchmarkHostileFigures(b *testing.B) {
 	for _, name := range []string{"llama3_1", "qwen3", "gemma3", "llama2", "bert", "mon"} {
 		tok, _ := loadGolden(b, name)
 		for _, what := range []string{"one letter", "letters", "spaces", "digits"} {
-			began := cpuTime()
+			began := testenv.CPUTime(b)
 			ids, err := tok.Append(nil, texts[what], Options{})
-			b.Logf("%-9s 10 MB of %-10s %5d ms, %8d ids, error %v", name, what, (cpuTime() - began).Milliseconds(),
+			b.Logf("%-9s 10 MB of %-10s %5d ms, %8d ids, error %v", name, what, (testenv.CPUTime(b) - began).Milliseconds(),
 				len(ids), err)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/warmpath/warmpath/internal/app"
 	"github.com/warmpath/warmpath/internal/discovery"
@@ -39,6 +40,7 @@ func mute(t *testing.T) string {
 
 func TestConversationsStickToTheirWorkersWithoutTokensAndEvents(t *testing.T) {
 	cfg := settings()
+	cfg.Tokens.Budget = time.Hour // so long that each request waits until the engine has said that it gives no ids
 	for range 3 {
 		cfg.Workers = append(cfg.Workers, discovery.Target{URL: mute(t), Events: "none"})
 	}

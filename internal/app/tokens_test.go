@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/warmpath/warmpath/internal/app"
 	"github.com/warmpath/warmpath/internal/mockengine"
@@ -154,6 +155,7 @@ func TestAMockEngineServesAsTokenizerService(t *testing.T) {
 	e := engine(t, nil)
 	cfg := settings(e)
 	cfg.Tokens.Service = service.URL()
+	cfg.Tokens.Budget = time.Hour // so long that each request gets its ids, also on a busy machine
 	r := startWith(t, cfg, app.Options{Log: slog.New(slog.DiscardHandler)})
 	r.exact(1)
 	r.chat(strings.Repeat("alpha beta ", 60))

@@ -2,9 +2,7 @@ package sim
 
 import (
 	"context"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/warmpath/warmpath/internal/engine"
 	"github.com/warmpath/warmpath/internal/workload"
@@ -27,23 +25,15 @@ func BenchmarkConversation(b *testing.B) {
 		for _, size := range []int{512, 64} {
 			b.Run(name+"/"+map[int]string{512: "512", 64: "64"}[size], func(b *testing.B) {
 				b.ReportAllocs()
-				before := processorTime(b)
+				before := testenv.CPUTime(b)
 				for b.Loop() {
 					cfg := Config{Workload: w, Policy: spec, Groups: []Group{{Count: 8, Profile: engine.Profiles()[0], BlockSize: size, KVTokens: 1_500_000}}}
 					if _, err := Run(context.Background(), cfg, nil); err != nil {
 						b.Fatal(err)
 					}
 				}
-				b.ReportMetric(float64((processorTime(b)-before).Milliseconds())/float64(b.N), "cpu-ms/op")
+				b.ReportMetric(float64((testenv.CPUTime(b)-before).Milliseconds())/float64(b.N), "cpu-ms/op")
 			})
 		}
 	}
-}
-
-func processorTime(b *testing.B) time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
