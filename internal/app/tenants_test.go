@@ -1,9 +1,13 @@
 package app_test
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -74,5 +78,65 @@ func TestReloadAppliesTenantsAndOpensTheGatewayOnlyIfAsked(t *testing.T) {
 	}
 	if status, _ := get(models, ""); status != 200 {
 		t.Errorf("the open gateway answers %d", status)
+	}
+}
+
+// A tenant that leaves the file, or its first 100 names, takes its series along.
+func TestReloadForgetsTheSeriesOfTenantsThatAreGone(t *testing.T) {
+	e := engine(t, nil)
+	keyed := func(name string) tenant.Config {
+		return tenant.Config{Name: name, KeysSHA256: []string{fmt.Sprintf("%x", sha256.Sum256([]byte(name)))}}
+	}
+	with := func(names ...string) *config.Config {
+		cfg := settings(e)
+		for _, name := range names {
+			cfg.Tenants = append(cfg.Tenants, keyed(name))
+		}
+		cfg.AllTenants = cfg.Tenants
+		return cfg
+	}
+	var next *config.Config
+	r := startWith(t, with("acme", "brew", "crew"), app.Options{Log: slog.New(slog.DiscardHandler), Load: func() (*config.Config, error) { return next, nil }})
+	r.exact(1)
+	for i, name := range []string{"acme", "brew", "crew"} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.url+"/v1/completions", strings.NewReader(`{"model":"mock","max_tokens":2,"prompt":"hi"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+name)
+		resp, err := r.client.Do(req)
+		if err != nil || resp.StatusCode != 200 {
+			t.Fatal(resp, err)
+		}
+		_ = resp.Body.Close()
+		r.wait("the request is booked", func() bool { return len(r.Telemetry().Last(0)) == i+1 })
+	}
+	series := func() (names []string) {
+		for _, m := range regexp.MustCompile(`(?m)^warmpath_tenant_(?:requests|tokens)_total\{.*tenant="([a-z]+)"`).FindAllStringSubmatch(r.scrape(), -1) {
+			names = append(names, m[1])
+		}
+		slices.Sort(names)
+		return slices.Compact(names)
+	}
+	if got := series(); !slices.Equal(got, []string{"acme", "brew", "crew"}) {
+		t.Errorf("series of %q", got)
+	}
+	next = with("brew", "crew")
+	if _, err := r.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if got := series(); !slices.Equal(got, []string{"brew", "crew"}) {
+		t.Errorf("series of %q after acme has left", got)
+	}
+	var names []string
+	for i := range 99 {
+		names = append(names, fmt.Sprintf("b%02d", i))
+	}
+	next = with(append(names, "brew", "crew")...) // crew is not one of the first 100
+	if _, err := r.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if got := series(); !slices.Equal(got, []string{"brew"}) {
+		t.Errorf("series of %q after 99 tenants have come", got)
 	}
 }
