@@ -7,8 +7,8 @@ import (
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
-// Piece is the content of one event of a stream of OpenAIChat or OpenAICompletions with one choice, as vLLM sends it
-// with return_token_ids. Its slices are valid until the next Read, and as long as the event does not change.
+// Piece is the content of one event of a stream of OpenAIChat or OpenAICompletions with one choice, as vLLM and SGLang
+// send it with return_token_ids. Its slices are valid until the next Read, and as long as the event does not change.
 type Piece struct {
 	Failed  bool     // the event reports an error
 	Role    bool     // the delta names the role: the first event of a chat
@@ -16,7 +16,8 @@ type Piece struct {
 	HasText bool     // the choice has a text, perhaps an empty one
 	Text    []byte   // the text, without escapes
 	Finish  []byte   // finish_reason as JSON; nil if it is null
-	Stop    []byte   // stop_reason as JSON; nil if the event has none
+	Stop    []byte   // stop_reason as JSON, SGLang's matched_stop; nil if the event has none
+	Delta   []byte   // the delta of a chat as JSON
 	Usage   []byte   // the usage as JSON; nil if there is none
 	ID      []byte   // the event's id as JSON
 	Created []byte   // the time of the event's creation as JSON
@@ -25,7 +26,7 @@ type Piece struct {
 
 	event        []byte
 	text, finish span // in event; the text with its quotes
-	stop         span
+	stop, delta  span
 	ids          []idList
 }
 
@@ -69,6 +70,7 @@ func (c *Piece) readChoice(choice []byte) {
 	for key, value := range jsonscan.Members(choice) {
 		switch string(key) {
 		case "delta":
+			c.Delta, c.delta = value, c.spanOf(value)
 			c.readDelta(value)
 		case "text":
 			c.readText(value)
@@ -76,7 +78,7 @@ func (c *Piece) readChoice(choice []byte) {
 			if c.finish = c.spanOf(value); !isNull(value) {
 				c.Finish = value
 			}
-		case "stop_reason":
+		case "stop_reason", "matched_stop": // the second is SGLang's name
 			c.stop, c.Stop = c.spanOf(value), value
 		case "prompt_token_ids":
 			c.readIDs(&c.Prompt, key, value)
@@ -171,20 +173,30 @@ func (c *Piece) member(list *idList) (from, to int) {
 
 // AppendLike appends an event like c with another text, and with from's finish_reason and stop_reason.
 func (c *Piece) AppendLike(dst []byte, text string, from *Piece) []byte {
-	dst = append(dst, c.event[:c.text.start]...)
-	dst = appendString(dst, text)
-	if from.Finish == nil || c.finish.end == 0 {
-		return append(dst, c.event[c.text.end:]...)
+	return c.appendLike(dst, c.text, appendString(nil, text), from.Finish, from.Stop)
+}
+
+// AppendDelta appends an event like c, of a chat, with another delta, finish_reason and stop_reason.
+func (c *Piece) AppendDelta(dst, delta, finish, stop []byte) []byte {
+	return c.appendLike(dst, c.delta, delta, finish, stop)
+}
+
+// appendLike appends the event with another value at a place before finish_reason.
+func (c *Piece) appendLike(dst []byte, at span, value, finish, stop []byte) []byte {
+	dst = append(dst, c.event[:at.start]...)
+	dst = append(dst, value...)
+	if finish == nil || c.finish.end == 0 {
+		return append(dst, c.event[at.end:]...)
 	}
-	dst = append(dst, c.event[c.text.end:c.finish.start]...)
-	dst = append(dst, from.Finish...)
+	dst = append(dst, c.event[at.end:c.finish.start]...)
+	dst = append(dst, finish...)
 	switch {
-	case from.Stop == nil:
+	case stop == nil:
 		return append(dst, c.event[c.finish.end:]...)
 	case c.stop.end == 0:
-		dst = append(append(dst, `,"stop_reason":`...), from.Stop...)
+		dst = append(append(dst, `,"stop_reason":`...), stop...)
 		return append(dst, c.event[c.finish.end:]...)
 	}
 	dst = append(dst, c.event[c.finish.end:c.stop.start]...)
-	return append(append(dst, from.Stop...), c.event[c.stop.end:]...)
+	return append(append(dst, stop...), c.event[c.stop.end:]...)
 }

@@ -23,8 +23,8 @@ type Config struct {
 	// StreamRecovery says which streams continue at another worker after they lost their worker. exact: only streams
 	// that then have the same text as without the loss: temperature 0, and no other field that would change the rest.
 	// valid: also streams with a temperature and without a seed; the rest is then another sample of the same
-	// distribution. off: none; such a stream ends with an error event. Only vLLM's workers are asked for what a recovery
-	// needs.
+	// distribution. off: none; such a stream ends with an error event. Only workers of vLLM and SGLang are asked for
+	// what a recovery needs.
 	StreamRecovery string `yaml:"stream_recovery"`
 	// RequestTimeout is the longest time for a request, from its head to the last byte of the answer; then the request is
 	// ended. The default is 30 min, as in other gateways, because reasoning answers can be long. 0: no limit.

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -49,6 +50,7 @@ const (
 type recovery struct {
 	x       *exchange
 	chat    bool
+	engine  fleet.Engine // of the first worker
 	version string       // of the first worker's engine
 	remove  bool         // the engine leaves out lists of ids that were not asked for; otherwise it sends null
 	movable atomic.Bool  // the stream can continue at another worker now
@@ -73,8 +75,11 @@ type recovery struct {
 	text    []byte       // the text that the client has
 	skip    []byte       // text of the client that the continuation still repeats
 	again   continuation // how the continuation under way is asked for
+	unable  string       // why the worker that was asked last could not continue the stream
 	lost    string       // the worker that was lost last
 	cause   string       // how it was lost
+	parsing parsing
+	worker  *fleet.Worker // the worker that continues a parsed stream
 
 	finished, usage, done bool // the client has a finish_reason, the usage, [DONE]
 }
@@ -95,7 +100,9 @@ func (x *exchange) arm(d *warmpath.Decision) {
 		return
 	}
 	version := d.Worker.Facts.Version
-	r := &recovery{x: x, chat: x.dialect == api.OpenAIChat, version: version, remove: !tokens.SendsNulls(version)}
+	r := &recovery{x: x, chat: x.dialect == api.OpenAIChat, engine: d.Worker.Facts.Engine, version: version}
+	r.remove = r.engine != fleet.EngineVLLM || !tokens.SendsNulls(version)
+	r.parsing.on = r.chat && usesParser(&x.prepared.read)
 	x.recovery = r
 	a := &x.attempt
 	a.Writer = r
@@ -107,6 +114,7 @@ func (x *exchange) send(ctx context.Context, d *warmpath.Decision) proxy.Result 
 	if r := x.recovery; r == nil || r.again == none {
 		x.arm(d)
 	} else if why := r.prepare(ctx, d.Worker); why != "" {
+		r.unable = why
 		return proxy.Result{Class: proxy.Abandoned, Err: api.WorkerBroke(errors.New(d.Worker.URL + " cannot continue the stream: " + why))}
 	}
 	return x.ask(ctx, x.g.roster(d.Worker.ID))
@@ -122,6 +130,11 @@ func (x *exchange) unrecoverable(w *fleet.Worker) string {
 		return "off"
 	case !p.Stream || x.dialect != api.OpenAIChat && x.dialect != api.OpenAICompletions:
 		return "endpoint"
+	case w.Facts.Engine == fleet.EngineSGLang && x.dialect == api.OpenAICompletions:
+		// SGLang sends text that may be the beginning of a stop string, and looks for stop strings in its own answer only.
+		if given(p, "stop") || given(p, "stop_regex") {
+			return "fields"
+		}
 	case w.Facts.Engine != fleet.EngineVLLM:
 		return "engine" // SGLang's streaming chat has no ids (0.5.23 refuses return_token_ids)
 	case p.N > 1 || p.Prompts > 1 || p.Multimodal || p.MixedScopes:
@@ -137,7 +150,7 @@ func (x *exchange) unrecoverable(w *fleet.Worker) string {
 // readRecoverable returns which of a request's fields stands against a recovery, "" if none does. The rules are
 // measured: see docs/design/0043.
 func readRecoverable(p *api.Request, mode string) string {
-	greedy, seeded := false, false
+	greedy, seeded, parsed := false, false, usesParser(p)
 	for name, value := range p.Members {
 		zero := string(value) == "null"
 		switch string(name) {
@@ -154,12 +167,17 @@ func readRecoverable(p *api.Request, mode string) string {
 			if !zero && string(value) != "1" {
 				return "choices"
 			}
-		case "tools", "functions":
+		case "tools":
+		case "functions":
 			if !zero && string(value) != "[]" {
 				return "tools"
 			}
-		case "tool_choice":
-			if !zero && string(value) != `"none"` {
+		case "tool_choice": // any other choice is a grammar
+			if !zero && string(value) != `"none"` && string(value) != `"auto"` {
+				return "tools"
+			}
+		case "stop", "include_stop_str_in_output": // the engine makes no events of ids up to a stop string
+			if parsed && !zero && string(value) != "[]" && string(value) != "false" {
 				return "tools"
 			}
 		case "response_format":
@@ -270,8 +288,11 @@ func (r *recovery) Write(b []byte) (int, error) {
 			return 0, err
 		}
 	}
-	if r.broken == diverged {
-		return 0, errDiverged // so that the worker does not compute the rest
+	switch { // an error ends the attempt, so that the worker does not compute the rest
+	case r.broken == diverged:
+		return 0, errDiverged
+	case r.parsing.stuck:
+		return 0, errStuck
 	}
 	return len(b), nil
 }
@@ -287,6 +308,8 @@ func (r *recovery) giveUp(why string) {
 func (r *recovery) event(event []byte) {
 	payload, is := bytes.CutPrefix(event[:len(event)-2], []byte("data: "))
 	switch {
+	case r.parsing.stuck:
+		return
 	case !is:
 		r.out = append(r.out, event...) // a comment keeps the client from timing out
 		return
@@ -317,30 +340,44 @@ func (r *recovery) pass(payload []byte) {
 	if r.id == nil {
 		r.id, r.at = bytes.Clone(c.ID), bytes.Clone(c.Created)
 	}
+	before := len(r.out)
 	r.out = append(r.out, "data: "...)
 	from := len(r.out)
 	r.out = c.AppendWithoutIDs(r.out, r.remove)
 	if len(r.head) == 0 {
 		r.head = bytes.Clone(r.out[from:])
 	}
-	if len(r.sample) == 0 && c.HasText && !c.Role && c.Finish == nil && c.Usage == nil {
-		r.sample = bytes.Clone(r.out[from:])
-		r.like.Read(r.sample)
-	}
+	r.sampled(r.out[from:])
 	r.out = append(r.out, "\n\n"...)
+	if r.silent() {
+		r.out = r.out[:before]
+	}
 	if len(c.Prompt) > 0 && len(r.prompt) == 0 {
 		r.prompt = slices.Clone(c.Prompt)
 	}
 	r.note(c.Text)
 }
 
+// sampled keeps the event in r.piece, without its ids, as the pattern of the events of a continuation.
+func (r *recovery) sampled(event []byte) {
+	c := &r.piece
+	if fits := c.HasText || r.parsing.on && len(c.Delta) > 0; len(r.sample) == 0 && fits && !c.Role && c.Finish == nil && c.Usage == nil {
+		r.sample = bytes.Clone(event)
+		r.like.Read(r.sample)
+	}
+}
+
 // note remembers the ids of the event in r.piece. text is the part of its text that the client gets.
 func (r *recovery) note(text []byte) {
 	c := &r.piece
+	if c.Other && r.again != byIDs && r.mayParse() {
+		r.parsing.on = true
+	}
 	switch {
-	case c.Other:
+	case c.Other && !r.parsing.on:
 		r.giveUp("reasoning")
-	case len(text) > 0 && len(c.IDs) == 0 && len(r.ids) == 0:
+	case len(text) > 0 && len(c.IDs) == 0 && len(r.ids) == 0,
+		r.parsing.on && len(c.IDs) == 0 && !c.Role && c.Finish == nil && c.Usage == nil:
 		r.giveUp("ids")
 	case len(r.ids)+len(c.IDs) > maxRecovered:
 		r.giveUp("length")
@@ -354,6 +391,9 @@ func (r *recovery) note(text []byte) {
 	if len(c.IDs) > 0 {
 		r.ids = append(r.ids, c.IDs...)
 		r.ends = append(r.ends, len(r.ids))
+	}
+	if r.parsing.on && r.again != byIDs && len(c.IDs) > 0 {
+		r.noteParsed(c.Delta)
 	}
 	if r.first.IsZero() && len(r.ids) > 0 {
 		r.first = time.Now()
@@ -383,11 +423,14 @@ func (r *recovery) translate(payload []byte) {
 			r.prompt = slices.Clone(c.Prompt)
 		}
 		event := api.AppendEdited(nil, c.AppendWithoutIDs(nil, r.remove), r.named()...)
-		if len(r.sample) == 0 && c.HasText && c.Finish == nil {
-			r.sample = bytes.Clone(event)
-			r.like.Read(r.sample)
+		r.sampled(event)
+		if !r.silent() {
+			r.emit(event)
 		}
-		r.emit(event)
+		return
+	}
+	if r.parsing.on {
+		r.parse()
 		return
 	}
 	text := c.Text
@@ -472,6 +515,10 @@ func (x *exchange) recover(ctx context.Context, w *fleet.Worker, last *proxy.Res
 		}
 		return false, r.again != none
 	}
+	if r.parsing.stuck && ctx.Err() == nil {
+		r.parsing.stuck = false
+		last.Class, last.Err = proxy.Truncated, api.WorkerBroke(errStuck)
+	}
 	why := r.mayContinue(ctx, last)
 	if why == "" {
 		r.lost, r.cause = w.URL, last.Class.String()
@@ -513,6 +560,9 @@ func (r *recovery) mayContinue(ctx context.Context, last *proxy.Result) string {
 // endBroken ends a stream that cannot continue, in a way that the client sees.
 func (x *exchange) endBroken(last *proxy.Result, why string) {
 	r := x.recovery
+	if r.unable != "" && (why == "no_worker" || why == "attempts") {
+		why = r.unable
+	}
 	last.FirstByte, last.Answer = true, nil
 	switch {
 	case why == "gone" && last.Class != proxy.Cut:
@@ -587,13 +637,16 @@ func (r *recovery) aim(w *fleet.Worker) {
 // prepare fills in the continuation at w. why is "" if w can continue the stream.
 func (r *recovery) prepare(ctx context.Context, w *fleet.Worker) (why string) {
 	a := &r.x.attempt
-	if w.Facts.Engine != fleet.EngineVLLM || w.Facts.Version != r.version {
+	if w.Facts.Engine != r.engine || w.Facts.Version != r.version {
 		return "engine"
 	}
 	if r.again == whole {
 		a.Body = api.AppendEdited(nil, a.Body, api.Edit{Name: "return_token_ids", Value: []byte("true")})
 		a.Writer, r.base = r, 0
 		return ""
+	}
+	if r.parsing.on {
+		return r.prepareParsed(ctx, w)
 	}
 	limit := r.limit(w)
 	if limit <= 0 {
@@ -709,11 +762,11 @@ func (r *recovery) detokenize(ctx context.Context, w *fleet.Worker, ids []uint32
 		Worker: w.URL, Path: api.Detokenize.Path(), Header: r.x.r.Header, Body: append(body, '}'), Dialect: api.Detokenize, Whole: true,
 		Writer: &answer, Set: []proxy.Field{{Name: "Accept", Value: "application/json"}, {Name: "Content-Type", Value: "application/json"}},
 	})
-	var said struct{ Prompt *string }
-	if result.Class != proxy.Success || json.Unmarshal(answer.body, &said) != nil || said.Prompt == nil {
+	var said struct{ Prompt, Text *string } // of vLLM, of SGLang
+	if result.Class != proxy.Success || json.Unmarshal(answer.body, &said) != nil || said.Prompt == nil && said.Text == nil {
 		return "", false
 	}
-	return *said.Prompt, true
+	return *cmp.Or(said.Prompt, said.Text), true
 }
 
 // kept is an http.ResponseWriter that keeps the answer.

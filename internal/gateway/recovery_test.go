@@ -34,6 +34,7 @@ type parrot struct {
 	paused chan struct{} // a frozen answer ends when this is closed
 	froze  chan struct{} // receives a value for each frozen answer
 	delay  time.Duration // after each chunk
+	sglang bool          // send what SGLang 0.5.23 sends
 }
 
 type parrotRequest struct {
@@ -52,7 +53,8 @@ func (p *parrot) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/detokenize" {
 		var request struct{ Tokens []int }
 		_ = json.Unmarshal(body, &request)
-		_ = json.NewEncoder(w).Encode(map[string]string{"prompt": strings.ToValidUTF8(parrotText(request.Tokens), "\uFFFD")})
+		name := map[bool]string{false: "prompt", true: "text"}[p.sglang]
+		_ = json.NewEncoder(w).Encode(map[string]string{name: strings.ToValidUTF8(parrotText(request.Tokens), "\uFFFD")})
 		return
 	}
 	var q parrotRequest
@@ -89,6 +91,9 @@ func (p *parrot) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			case "end":
 				return
 			}
+		}
+		if p.sglang {
+			chunk = strings.NewReplacer(`,"token_ids":null`, "", `,"prompt_token_ids":null`, "", "stop_reason", "matched_stop").Replace(chunk)
 		}
 		_, _ = io.WriteString(w, chunk)
 		w.(http.Flusher).Flush()
@@ -533,5 +538,33 @@ func TestAClientThatLeavesAStreamIsNotRecovered(t *testing.T) {
 	f.idle(t)
 	if all[0].asked.Load()+all[1].asked.Load() != 1 || strings.Contains(f.metrics(t), "warmpath_stream_recoveries_total{") {
 		t.Errorf("%d and %d requests", all[0].asked.Load(), all[1].asked.Load())
+	}
+}
+
+// SGLang sends ids for completions only. It also sends text that may begin a stop string, so such requests are refused.
+func TestACompletionOfSGLangContinuesExactly(t *testing.T) {
+	sglang := func(s *settings) { s.facts.Engine, s.facts.Version = fleet.EngineSGLang, "0.5.23" }
+	body := fmt.Sprintf(greedyCompletion, 50, "null")
+	healthy, _ := parrots(t, 2, sglang, func(_ int, p *parrot) { p.sglang = true })
+	want := healthy.stream(t, "/v1/completions", body)
+	for cut := range 40 {
+		f, _ := parrots(t, 2, sglang, func(i int, p *parrot) {
+			p.sglang = true
+			p.loses = func(int) (int, string) { return map[int]int{0: cut, 1: -1}[i], "die" }
+		})
+		got := f.stream(t, "/v1/completions", body)
+		if got.text != want.text || got.finish != want.finish || got.usage != want.usage || len(got.ids) != 1 || !got.done || strings.Contains(got.raw, "token_ids") {
+			t.Errorf("cut behind %d:\n%s\n%s", cut, got.raw, want.raw)
+		}
+		_ = f.stop()
+	}
+	for reason, c := range map[string]struct{ path, body string }{
+		"engine": {"/v1/chat/completions", fmt.Sprintf(greedyChat, 50, "null")}, "fields": {"/v1/completions", fmt.Sprintf(greedyCompletion, 50, `"x"`)},
+	} {
+		f, _ := parrots(t, 2, sglang, func(_ int, p *parrot) { p.sglang, p.loses = true, func(int) (int, string) { return 5, "die" } })
+		if got := f.stream(t, c.path, c.body); got.failures != 1 || !strings.Contains(f.metrics(t), `outcome="refused",reason="`+reason+`"`) {
+			t.Errorf("%s: %s", reason, got.raw)
+		}
+		_ = f.stop()
 	}
 }

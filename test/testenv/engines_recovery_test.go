@@ -10,6 +10,9 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"os"
+	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -42,7 +45,7 @@ func newFront(t *testing.T, engine string) (f *front, address string) {
 
 func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := &cutWriter{ResponseWriter: w, of: f}
-	if strings.HasPrefix(r.URL.Path, "/v1/") && r.Method == http.MethodPost {
+	if strings.HasSuffix(r.URL.Path, "completions") && r.Method == http.MethodPost {
 		c.left = f.cut.Swap(0)
 		c.cuts = c.left > 0
 	}
@@ -81,10 +84,34 @@ func (c *cutWriter) Write(b []byte) (int, error) {
 // told is what a client is told by a stream.
 type told struct {
 	Text, Finish, Stop, Usage string
+	Thoughts                  string
+	Calls                     []toolCall
 	Roles                     int
 	ids                       map[string]bool
 	done                      bool
 	raw                       string
+}
+
+// toolCall is a tool call, joined from its deltas.
+type toolCall struct{ Name, Arguments string }
+
+// toolDelta is a part of a tool call.
+type toolDelta struct {
+	Index    int
+	ID       string
+	Function struct{ Name, Arguments string }
+}
+
+// call adds a part of a tool call. The first part has the id and the name, and no other part has one of them.
+func (o *told) call(t *testing.T, d toolDelta) {
+	if first := d.Index == len(o.Calls); first != (d.ID != "") || d.Index > len(o.Calls) || !first && d.Function.Name != "" {
+		t.Errorf("a part of call %d of %d: %+v", d.Index, len(o.Calls), d)
+		return
+	} else if first {
+		o.Calls = append(o.Calls, toolCall{})
+	}
+	c := &o.Calls[d.Index]
+	c.Name, c.Arguments = c.Name+d.Function.Name, c.Arguments+d.Function.Arguments
 }
 
 func tell(t *testing.T, base, path, body string) told {
@@ -107,8 +134,11 @@ func tell(t *testing.T, base, path, body string) told {
 		var e struct {
 			ID      string
 			Choices []struct {
-				Text         string
-				Delta        struct{ Role, Content string }
+				Text  string
+				Delta struct {
+					Role, Content, Reasoning string
+					ToolCalls                []toolDelta `json:"tool_calls"`
+				}
 				FinishReason string `json:"finish_reason"`
 				StopReason   any    `json:"stop_reason"`
 			}
@@ -126,6 +156,10 @@ func tell(t *testing.T, base, path, body string) told {
 		}
 		for _, c := range e.Choices {
 			out.Text += c.Text + c.Delta.Content
+			out.Thoughts += c.Delta.Reasoning
+			for _, d := range c.Delta.ToolCalls {
+				out.call(t, d)
+			}
 			if c.Delta.Role != "" {
 				out.Roles++
 			}
@@ -138,7 +172,7 @@ func tell(t *testing.T, base, path, body string) told {
 }
 
 func (a *told) same(b *told) bool {
-	return a.Text == b.Text && a.Finish == b.Finish && a.Stop == b.Stop && a.Usage == b.Usage && a.Roles == b.Roles && b.done && len(b.ids) == 1
+	return slices.Equal(a.Calls, b.Calls) && a.Thoughts == b.Thoughts && a.Text == b.Text && a.Finish == b.Finish && a.Stop == b.Stop && a.Usage == b.Usage && a.Roles == b.Roles && b.done && len(b.ids) == 1
 }
 
 // TestStreamsSurviveTheirEngines cuts streams of two real engines at random places. The client must see the text that
@@ -227,4 +261,63 @@ func TestStreamsSurviveTheirEngines(t *testing.T) {
 	t.Run("16 streams whose engine is killed", func(t *testing.T) {
 		flight(t, func() { _ = syscall.Kill(-one.pgid, syscall.SIGKILL) })
 	})
+}
+
+// parrotModel writes a model that always gives the same answer, with two tool calls. thinks: the answer begins with
+// thoughts.
+func parrotModel(t *testing.T, thinks bool) (folder string) {
+	dir := root(t, "vllm")
+	folder = t.TempDir()
+	cmd := exec.Command(dir+"/venv/bin/python", "../engines/parrot.py", dir+"/tiny-llama", folder)
+	cmd.Env = append(os.Environ(), "HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1")
+	if thinks {
+		cmd.Env = append(cmd.Env, "THINKS=1")
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("write the model: %v\n%s", err, out)
+	}
+	return folder
+}
+
+// TestToolCallsSurviveTheirEngines cuts an answer with thoughts and tool calls behind each of its events. The client
+// must see the calls that an engine sends without a loss: each part once, one id for each call.
+func TestToolCallsSurviveTheirEngines(t *testing.T) {
+	parrot := launch{kind: "vllm", env: []string{"MODEL=" + parrotModel(t, true), "MAXLEN=8192"}, args: []string{"--dtype", "float32",
+		"--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "deepseek_r1", "--enable-scale-out"}}
+	one, two := begin(t, "one", parrot), begin(t, "two", parrot)
+	one.await(t)
+	two.await(t)
+	frontOne, urlOne := newFront(t, one.url)
+	frontTwo, urlTwo := newFront(t, two.url)
+	gateway := testenv.Serve(t, "--policy", "round_robin", "--worker", urlOne, "--worker", urlTwo)
+	gateway.Ready(t)
+	const tools = `,"tools":[{"type":"function","function":{"name":"get_weather","parameters":{"type":"object","properties":{"city":{"type":"string"}}}}},` +
+		`{"type":"function","function":{"name":"get_time","parameters":{"type":"object","properties":{"zone":{"type":"string"}}}}}]`
+	for _, c := range []struct {
+		name, fields string
+		calls        int
+	}{{"calls", tools, 2}, {"chosen", tools + `,"tool_choice":"auto"`, 2}, {"none", tools + `,"tool_choice":"none"`, 0}, {"without tools", "", 0}} {
+		t.Run(c.name, func(t *testing.T) {
+			body := `{"model":"tiny","stream":true,"temperature":0,"max_tokens":200,"stream_options":{"include_usage":true},` +
+				`"messages":[{"role":"user","content":"How is the weather?"}]` + c.fields + `}`
+			want := tell(t, one.url, "/v1/chat/completions", body)
+			if len(want.Calls) != c.calls || !want.done || want.Thoughts == "" || want.Text == "" {
+				t.Fatalf("the engine said %+v", want)
+			}
+			withIDs := tell(t, one.url, "/v1/chat/completions", strings.Replace(body, `"stream"`, `"return_token_ids":true,"stream"`, 1))
+			events := int64(strings.Count(withIDs.raw, "\n\n"))
+			for cut := int64(1); cut < events; cut++ {
+				frontOne.cut.Store(cut)
+				frontTwo.cut.Store(cut) // the continuation is cut, too, if so much is left of it
+				got := tell(t, gateway.URL, "/v1/chat/completions", body)
+				if !want.same(&got) {
+					t.Errorf("cut behind event %d of %d:\ngot  %+v\nwant %+v", cut, events, got, want)
+				}
+				if t.Failed() && cut > 8 {
+					break
+				}
+			}
+			t.Logf("%d cuts", events-1)
+		})
+	}
 }
