@@ -26,6 +26,11 @@ type Config struct {
 	// distribution. off: none; such a stream ends with an error event. Only workers of vLLM and SGLang are asked for
 	// what a recovery needs.
 	StreamRecovery string `yaml:"stream_recovery"`
+	// StreamSilence is how long a stream that can continue at another worker may stay without a byte before it does so.
+	// It finds an engine that hangs while its server still answers questions. The default of 30 s is longer than a step
+	// of any healthy engine, also if a long prompt is computed meanwhile. A shorter time moves streams of engines that
+	// are only slow, which costs work and no text. 0: such streams stay.
+	StreamSilence time.Duration `yaml:"stream_silence"`
 	// RequestTimeout is the longest time for a request, from its head to the last byte of the answer; then the request is
 	// ended. The default is 30 min, as in other gateways, because reasoning answers can be long. 0: no limit.
 	RequestTimeout time.Duration `yaml:"request_timeout"`
@@ -72,6 +77,7 @@ func DefaultConfig() Config {
 		Attempts:          3,
 		Hold:              DefaultHoldConfig(),
 		StreamRecovery:    RecoverExact,
+		StreamSilence:     30 * time.Second,
 		RequestTimeout:    30 * time.Minute,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
@@ -95,6 +101,7 @@ func (c Config) Validate() error {
 	check(c.Attempts >= 1 && c.Attempts <= 16, "attempts: %d is outside 1..16", c.Attempts)
 	c.Hold.validate(check)
 	check(slices.Contains([]string{RecoverExact, RecoverValid, RecoverOff}, c.StreamRecovery), "stream_recovery: %q is none of exact, valid, off", c.StreamRecovery)
+	check(c.StreamSilence >= 0, "stream_silence: %v is negative", c.StreamSilence)
 	check(c.RequestTimeout >= 0, "request_timeout: %v is negative", c.RequestTimeout)
 	check(c.ReadHeaderTimeout > 0, "read_header_timeout: %v is not positive: half-open connections would stay for ever", c.ReadHeaderTimeout)
 	check(c.IdleTimeout > 0, "idle_timeout: %v is not positive", c.IdleTimeout)

@@ -46,7 +46,7 @@ const (
 // exchange continues the stream at another worker from the ids, and recovery turns the other worker's events into
 // events of the first stream (docs/design/0043).
 //
-// A recovery belongs to the request's goroutine, except movable.
+// A recovery belongs to the request's goroutine, except movable and heard.
 type recovery struct {
 	x       *exchange
 	chat    bool
@@ -54,6 +54,7 @@ type recovery struct {
 	version string       // of the first worker's engine
 	remove  bool         // the engine leaves out lists of ids that were not asked for; otherwise it sends null
 	movable atomic.Bool  // the stream can continue at another worker now
+	heard   atomic.Int64 // when the worker's last piece came, in Unix nanoseconds; 0 while the piece is passed on
 	broken  string       // why the stream cannot be recovered any more; "": it can
 	raw     bool         // the answer is no event stream: it is passed on as it is
 	begun   bool         // the client got a part of the answer
@@ -262,6 +263,8 @@ func (r *recovery) Write(b []byte) (int, error) {
 	if r.raw {
 		return r.x.w.Write(b)
 	}
+	r.heard.Store(0) // a client that reads slowly is no silence of the worker
+	defer func() { r.heard.Store(time.Now().UnixNano()) }()
 	r.out = r.out[:0]
 	rest := b
 	if len(r.pending) > 0 {

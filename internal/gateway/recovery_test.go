@@ -568,3 +568,18 @@ func TestACompletionOfSGLangContinuesExactly(t *testing.T) {
 		_ = f.stop()
 	}
 }
+
+// An engine hangs, and its server still answers questions. Its streams move after gateway.stream_silence.
+func TestAStreamWhoseWorkerIsSilentContinuesElsewhere(t *testing.T) {
+	f, all := parrots(t, 2, func(s *settings) { s.gateway.StreamSilence = time.Second }, func(i int, p *parrot) {
+		p.loses = func(int) (int, string) { return map[int]int{0: 8, 1: -1}[i], "freeze" }
+	})
+	got := f.stream(t, "/v1/chat/completions", fmt.Sprintf(greedyChat, 40, "null"))
+	if !got.done || got.failures != 0 || got.finish != "length" || all[0].asked.Load() != 1 || all[1].asked.Load() != 1 {
+		t.Errorf("%s", got.raw)
+	}
+	if rec := f.last(t, 1); len(rec.Recovered) != 1 || rec.TotalMS < 1000 {
+		t.Errorf("the decision says %v after %v ms", rec.Recovered, rec.TotalMS)
+	}
+	f.idle(t)
+}

@@ -59,7 +59,7 @@ func (g *Gateway) rescue(ctx context.Context) {
 	tick := time.NewTicker(rescueTick)
 	defer tick.Stop()
 	seen := uint64(0) // the generation of the fleet that was looked at last
-	for {
+	for ticks := 1; ; ticks++ {
 		select {
 		case <-ctx.Done():
 			return
@@ -75,6 +75,40 @@ func (g *Gateway) rescue(ctx context.Context) {
 			if len(w.Holders) > 0 && snap.Suspected(w.Holders[0]) {
 				g.rescueFrom(w.ID)
 			}
+		}
+		if g.cfg.StreamSilence > 0 && ticks%silenceTicks == 0 {
+			now := time.Now()
+			for _, w := range snap.Workers() {
+				g.rescueSilent(w.ID, now)
+			}
+		}
+	}
+}
+
+// silenceTicks is the number of ticks between two searches for silent streams: a second. A search looks at all streams,
+// and StreamSilence is rarely below some seconds.
+const silenceTicks = int(time.Second / rescueTick)
+
+// rescueSilent moves streams to other workers from which no byte came for StreamSilence: their worker hangs, although
+// its server may answer questions. Only streams that can continue are moved, so a mistake costs work, and no text.
+func (g *Gateway) rescueSilent(w fleet.WorkerID, now time.Time) {
+	can := map[attemptKey]bool{}
+	before := now.Add(-g.cfg.StreamSilence).UnixNano()
+	r := g.roster(w)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for x := r.first; x != nil; x = x.next {
+		if x.recovery == nil || !x.recovery.movable.Load() {
+			continue
+		}
+		if heard := x.recovery.heard.Load(); heard == 0 || heard > before {
+			continue
+		}
+		if !g.rescues.take() {
+			return
+		}
+		if !x.othersCanAs(can) || !x.attempt.BreakOff() {
+			g.rescues.giveBack()
 		}
 	}
 }
