@@ -23,6 +23,7 @@ type Explanations struct {
 // Explanation is the answer of /admin/explain.
 type Explanation struct {
 	Model           string  `json:"model"`
+	AskedModel      string  `json:"asked_model,omitempty"` // the name in the request, if another model takes it
 	Base            string  `json:"base"`
 	LoRA            string  `json:"lora,omitempty"`
 	Policy          string  `json:"policy"`
@@ -95,7 +96,7 @@ type Candidate struct {
 func explanation(e *gateway.Explanation, s *fleet.Snapshot, origin string, decided []telemetry.Record) *Explanation {
 	r := &e.Record
 	out := &Explanation{
-		Model: r.Model, Base: r.Base, LoRA: r.LoRA, Policy: r.Policy, Branch: string(r.Branch), Reason: r.Reason, Summary: r.String(),
+		Model: r.Model, AskedModel: e.AskedModel, Base: r.Base, LoRA: r.LoRA, Policy: r.Policy, Branch: string(r.Branch), Reason: r.Reason, Summary: r.String(),
 		Rank: r.Rank, Trust: r.Trust.String(), TokenSource: string(e.TokenSource), TokensMissing: string(e.TokensMissing),
 		TokenOrigin: origin, TokenWaitMS: float64(e.Waited.Microseconds()) / 1000,
 		PromptTokens: r.PromptTokens, TokensKnown: r.TokensKnown, BlockSize: r.BlockSize,

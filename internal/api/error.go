@@ -241,6 +241,11 @@ func ModelForbidden(model string) *Error {
 		Message: "the model " + Quoted(model) + " does not exist, or this API key may not use it; GET /v1/models lists those that it may use"}
 }
 
+// ModelOfForm returns the error for a form that names a model for which another takes the request (400).
+func ModelOfForm(asked, model string) *Error {
+	return Invalid("model", "the model "+Quoted(asked)+" stands for "+Quoted(model)+" here, and the router does not change forms; name "+Quoted(model)+" in the form")
+}
+
 // Unsalted returns the error for a request whose cached prompt could not be kept apart from other tenants' (403).
 func Unsalted() *Error {
 	return &Error{Status: http.StatusForbidden, Type: typeInvalid, Code: "cache_salt_unsupported",

@@ -153,6 +153,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	})
 	a.gateway.AllowPolicies(cfg.RequestPolicies)
 	a.gateway.UseServiceLevels(cfg.GatewayLevels())
+	a.gateway.UseModelNames(cfg.ModelNames())
 	parts := admin.Parts{
 		Router: a.router, Gateway: a.gateway, Telemetry: a.telemetry, Tenants: a.tenants, Certificates: a.adminCertificates, Sources: a.sources(), Bodies: bodies, Log: o.Log,
 		Connections: operators, Streams: a.streams, IndexHolders: a.indexHolders, Notes: a.workers.Notes, TokenModels: a.showModels,

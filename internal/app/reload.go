@@ -63,6 +63,10 @@ func (a *App) Reload() (changes []string, err error) {
 		a.gateway.UseServiceLevels(next.GatewayLevels())
 		changes = append(changes, levels...)
 	}
+	if names := compareModelNames(a.cfg, next); len(names) > 0 {
+		a.gateway.UseModelNames(next.ModelNames())
+		changes = append(changes, names...)
+	}
 	if tenants := compareTenants(a.cfg, next); tenants != "" {
 		a.useTenants(next)
 		changes = append(changes, tenants)
@@ -102,6 +106,7 @@ func take(in, next *config.Config) {
 	in.AllTenants, in.TenantSaltKey = next.AllTenants, next.TenantSaltKey
 	in.Policy, in.Policies, in.ModelPolicies, in.RequestPolicies = next.Policy, next.Policies, next.ModelPolicies, next.RequestPolicies
 	in.Shadow, in.ShadowSample = next.Shadow, next.ShadowSample
+	in.ModelAliases, in.ModelFallbacks = next.ModelAliases, next.ModelFallbacks
 	in.ServiceLevels, in.ModelServiceLevels = next.ServiceLevels, next.ModelServiceLevels
 	in.TenantServiceLevels, in.RequestServiceLevels = next.TenantServiceLevels, next.RequestServiceLevels
 	// These two settings are defaults of policies.
@@ -163,16 +168,31 @@ func comparePolicies(old, next *config.Config, change *warmpath.PolicyChange) []
 
 // compareLevels returns lines that say which service levels change.
 func compareLevels(old, next *config.Config) []string {
-	var changes []string
-	for _, c := range []struct {
-		key       string
-		old, next any
-	}{
+	return compareSettings([]setting{
 		{"service_levels", old.ServiceLevels, next.ServiceLevels},
 		{"model_service_levels", old.ModelServiceLevels, next.ModelServiceLevels},
 		{"tenant_service_levels", old.TenantServiceLevels, next.TenantServiceLevels},
 		{"request_service_levels", old.RequestServiceLevels, next.RequestServiceLevels},
-	} {
+	})
+}
+
+// compareModelNames returns lines that say which aliases and fall-backs of models change.
+func compareModelNames(old, next *config.Config) []string {
+	return compareSettings([]setting{
+		{"model_aliases", old.ModelAliases, next.ModelAliases},
+		{"model_fallbacks", old.ModelFallbacks, next.ModelFallbacks},
+	})
+}
+
+// setting is a setting before and after a reload.
+type setting struct {
+	key       string
+	old, next any
+}
+
+// compareSettings returns a line for each setting that changes.
+func compareSettings(settings []setting) (changes []string) {
+	for _, c := range settings {
 		if !reflect.DeepEqual(c.old, c.next) {
 			changes = append(changes, fmt.Sprintf("%s: %s, was %s", c.key, inFile(c.next), inFile(c.old)))
 		}

@@ -273,3 +273,21 @@ func TestReloadAsksControllersForPoliciesThatAreNew(t *testing.T) {
 	reload(func(*config.Config) {})
 	r.wait("the client is stopped, and gives up its connection", func() bool { return closed.Load() > 0 })
 }
+
+func TestReloadAppliesAliasesAndFallbacksOfModels(t *testing.T) {
+	_, _, reload := reloading(t)
+	for _, c := range []struct {
+		change func(*config.Config)
+		want   []string
+	}{
+		{func(c *config.Config) {
+			c.ModelAliases = map[string]string{"gpt": "mock"}
+			c.ModelFallbacks = map[string][]string{"other": {"mock"}}
+		}, []string{"model_aliases: {gpt: mock}, was {}", "model_fallbacks: {other: [mock]}, was {}"}},
+		{func(*config.Config) {}, []string{"model_aliases: {}, was {gpt: mock}", "model_fallbacks: {}, was {other: [mock]}"}},
+	} {
+		if got := reload(c.change); !slices.Equal(got, c.want) {
+			t.Errorf("reload says %q, want %q", got, c.want)
+		}
+	}
+}

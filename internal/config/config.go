@@ -41,6 +41,13 @@ type Config struct {
 	// ModelPolicies are exceptions from policy for single models, as MODEL: NAME. The policy of a base model is also
 	// the policy of its adapters.
 	ModelPolicies map[string]string `yaml:"model_policies"`
+	// ModelAliases are further names of models, as NAME: MODEL. A request that names NAME goes to MODEL: only its member
+	// model changes. An alias comes before a model of the same name. A reload applies changes.
+	ModelAliases map[string]string `yaml:"model_aliases"`
+	// ModelFallbacks are models that take the requests of another model while it cannot, as MODEL: LIST, in order: while
+	// no worker of MODEL can take requests, when the queue takes no more requests for MODEL, and when all attempts at its
+	// workers failed. A list has at most 8 models, and no aliases. A reload applies changes.
+	ModelFallbacks map[string][]string `yaml:"model_fallbacks"`
 	// RequestPolicies are the names of policies that a request may choose by a header (docs/api.md). By default there
 	// are none, because the choice of one client can slow down the other clients.
 	RequestPolicies []string `yaml:"request_policies"`
@@ -189,6 +196,8 @@ func Default() Config {
 		JWT:                 tenant.DefaultTokenConfig(),
 		Policies:            []Policy{},
 		ModelPolicies:       map[string]string{},
+		ModelAliases:        map[string]string{},
+		ModelFallbacks:      map[string][]string{},
 		RequestPolicies:     []string{},
 		ShadowSample:        1,
 		ServiceLevels:       fleet.DefaultServiceLevels(),
@@ -295,6 +304,7 @@ func (c *Config) validate(found *problems) {
 	c.validateAddresses(found)
 	c.validatePolicies(found)
 	c.validateLevels(found)
+	c.validateModelNames(found)
 	c.validateTenants(found)
 	found.notNegative("watch_interval", c.WatchInterval)
 	found.section("tls", c.TLS.Validate())

@@ -239,6 +239,10 @@ func scalar(t *testing.T, v reflect.Value) string {
 		if len(x) == 0 {
 			return "{}"
 		}
+	case map[string][]string:
+		if len(x) == 0 {
+			return "{}"
+		}
 	case map[string]int:
 		if len(x) == 0 {
 			return "{}"

@@ -33,7 +33,8 @@ const (
 	headerWorker    = "X-Warmpath-Worker"
 	headerMatch     = "X-Warmpath-Match"
 	headerTrust     = "X-Warmpath-Trust"
-	headerHeld      = "X-Warmpath-Held" // how long the request was held because no worker could take it
+	headerModel     = "X-Warmpath-Model" // the model that answered, if it is not the one that the request names
+	headerHeld      = "X-Warmpath-Held"  // how long the request was held because no worker could take it
 	headerRequestID = "X-Request-Id"
 )
 
@@ -70,6 +71,7 @@ type exchange struct {
 	inherent   bool            // the request is at fault for the present useless answer
 	peers      []*fleet.Worker // scratch slice for the method others of exchange
 	otherModel bool            // the answer names another model than the request, as the other workers' answers do
+	most       int             // number of attempts that the request may have
 	routed     bool            // a worker was asked: the request counts as finished, not as refused
 	next       *exchange       // the next exchange in the worker's roster, guarded by the roster's mutex
 	previous   *exchange
@@ -88,7 +90,7 @@ func newExchange(g *Gateway) *exchange {
 func (x *exchange) begin(w http.ResponseWriter, r *http.Request, to *route) {
 	x.w, x.r, x.dialect, x.path = w, r, to.dialect, to.path
 	x.rec = telemetry.Record{ID: x.g.Telemetry.Started(), Time: time.Now(), RequestID: proxy.RequestID(r.Header), Dialect: to.dialect.String()}
-	x.logged = x.g.DecisionLog.Takes()
+	x.logged, x.most = x.g.DecisionLog.Takes(), x.g.cfg.Attempts
 }
 
 // end releases everything: first the reservation, then the buffers. It runs on every path, also after a panic.
@@ -156,7 +158,11 @@ func (x *exchange) serve() {
 		x.refuse(err)
 		return
 	}
-	x.rec.Model, x.rec.Stream = p.read.Model, p.read.Stream
+	x.noteModel()
+	x.rec.Stream = p.read.Stream
+	if p.choice.passed > 0 {
+		x.g.Telemetry.FellBack(p.choice.target, p.read.Model, fellUnavailable)
+	}
 	x.rec.UsageUnasked = p.read.Stream && !p.read.IncludeUsage
 	x.rec.SessionSource, x.rec.Tenant = p.route.Session.Source, p.route.Tenant
 	x.rec.TokenSource, x.rec.PromptTokens = string(p.found.Outcome), len(p.found.Tokens)
@@ -178,6 +184,9 @@ func (x *exchange) forward(ctx context.Context) {
 		d, err := x.route(ctx)
 		if err != nil {
 			x.returnOpinion()
+			if x.fallBack(ctx, x.fallsBack(err, &last)) {
+				continue
+			}
 			if r := x.recovery; r != nil && r.again != none {
 				x.endBroken(&last, "no_worker")
 				x.settle(ctx, &last)
@@ -208,12 +217,17 @@ func (x *exchange) forward(ctx context.Context) {
 		if result.Class == proxy.Refused {
 			x.unreachable(worker)
 		}
-		if !again || ctx.Err() != nil || x.rec.Attempts >= x.g.cfg.Attempts && !x.mayBeHeld(worker) {
+		spent := x.rec.Attempts >= x.most
+		fell := again && spent && x.fallBack(ctx, failedBy(&result))
+		if !again || ctx.Err() != nil || spent && !fell && !x.mayBeHeld(worker) {
 			x.settle(ctx, &last)
 			return
 		}
 		x.g.Telemetry.Retried(worker.URL, retryReason(&result))
 		x.rec.Failed = append(x.rec.Failed, worker.URL+": "+redacted(describe(&result, worker.URL), x.r))
+		if fell {
+			continue
+		}
 		x.prepared.route.Exclude = append(x.prepared.route.Exclude, worker.ID)
 	}
 }

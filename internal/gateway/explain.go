@@ -19,6 +19,7 @@ type Explanation struct {
 	Record      warmpath.Record
 	Session     policy.Session
 	Tenant      string
+	AskedModel  string               // the model that the request names, if another takes it
 	Levels      []fleet.ServiceLevel // the service levels of the request; not to be changed
 	TokenSource tokens.Outcome
 	// TokensMissing is the reason why there are no ids; set when TokenSource is text.
@@ -69,7 +70,7 @@ func (g *Gateway) Explain(ctx context.Context, about *Question) ([]*Explanation,
 			return nil, g.routeError(err, p.read.Model, p.route.Rank.Number())
 		}
 		e := &Explanation{
-			Record: decision.Clone(-1), Session: p.route.Session, Tenant: p.route.Tenant, Levels: p.route.Levels,
+			Record: decision.Clone(-1), Session: p.route.Session, Tenant: p.route.Tenant, AskedModel: p.choice.asked, Levels: p.route.Levels,
 			TokenSource: p.found.Outcome, TokensMissing: p.found.Missing, TokensFound: len(p.found.Tokens), Waited: p.waited, Err: err,
 		}
 		if r := &e.Record; r.Worker != nil {

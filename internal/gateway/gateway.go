@@ -65,6 +65,7 @@ type Gateway struct {
 	identity   identity
 	allowed    atomic.Pointer[allowed]
 	levels     atomic.Pointer[levels]
+	names      atomic.Pointer[ModelNames]
 	waiting    *waiting
 	hold       *hold
 	shadow     atomic.Pointer[shadow]
@@ -90,6 +91,7 @@ func New(cfg Config, parts Parts) *Gateway {
 	g.SampleShadow(parts.ShadowSample)
 	g.AllowPolicies(nil)
 	g.UseServiceLevels(ServiceLevels{})
+	g.UseModelNames(ModelNames{})
 	g.waiting = newWaiting(g, parts.Queue, parts.MaxRequests)
 	g.hold = newHold(g, cfg.Hold)
 	if parts.Tokens != nil {

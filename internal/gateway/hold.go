@@ -73,6 +73,7 @@ type held struct {
 	q       *warmpath.Request // not changed while the request is held and does not have its turn
 	plain   bool              // any worker of the model can serve the request
 	refused []*fleet.Worker   // the workers that refused a connection for this request, as they were then
+	choice  modelChoice       // a fall-back may take the request in place of its model
 	bytes   int64
 	came    time.Time
 	at      *list.Element // guarded by hold.mu; nil when the request is held no longer
@@ -140,7 +141,7 @@ func unpinned(q *warmpath.Request) bool {
 // takes reports whether a request for which no worker could be chosen is held. err is the reason of the Router. A
 // request that a worker may have received is not held: it could be the reason why no worker is left.
 func (h *hold) takes(x *exchange, err error) bool {
-	if h.cfg.Load().MaxWait == 0 || !h.runs.Load() || x.rec.Attempts != x.refusals {
+	if h.cfg.Load().MaxWait == 0 || !h.runs.Load() || x.rec.Attempts != x.refusals || x.mayFallBack() {
 		return false
 	}
 	return errors.Is(err, warmpath.ErrNoWorker) || errors.Is(err, warmpath.ErrUnknownModel) && h.expected(x.prepared.route.Model)
@@ -294,7 +295,7 @@ func returned(snap *fleet.Snapshot, was *fleet.Worker, now int64) bool {
 func (h *hold) enter(x *exchange) (a *held, outcome string, err error) {
 	a = &held{
 		q: &x.prepared.route, plain: unpinned(&x.prepared.route), refused: x.unreached, bytes: int64(len(x.body.Bytes)), came: x.rec.Time,
-		called: make(chan error, 1), ended: make(chan struct{}, 1),
+		called: make(chan error, 1), ended: make(chan struct{}, 1), choice: x.prepared.choice,
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -470,7 +471,11 @@ func (h *hold) next() *held {
 	for at := h.order.Front(); at != nil; at = at.Next() {
 		a := at.Value.(*held)
 		switch {
-		case a.turn || a.plain && hopeless[a.q.Model]:
+		case a.turn:
+		case a.round != h.round && a.q.Target == "" && !a.q.Rank.Asked() && a.choice.next(snap, now) > 0:
+			a.turn, a.round = true, h.round // it falls back to another model
+			return a
+		case a.plain && hopeless[a.q.Model]:
 		case a.round != h.round && h.ready(snap, a, now):
 			a.turn, a.round = true, h.round
 			return a

@@ -19,6 +19,8 @@ import (
 // prepared is a request that was read and whose tokens were found. It is pooled with its exchange.
 type prepared struct {
 	tenant  *tenant.Tenant // nil: the gateway is open
+	choice  modelChoice
+	pinned  bool // the request names its worker or its rank, or belongs to an answer of a worker
 	read    api.Request
 	body    []byte // the body for the worker: the client's own, or edited
 	edited  []byte // buffer for an edited body
@@ -51,7 +53,7 @@ func (p *prepared) reset() {
 		p.decisions.Recycle()
 		p.decisions = nil
 	}
-	p.tenant, p.body = nil, nil
+	p.tenant, p.body, p.choice, p.pinned = nil, nil, modelChoice{}, false
 	exclude := p.route.Exclude[:0]
 	p.route = warmpath.Request{Exclude: exclude}
 	p.rankChosen, p.patience = false, 0
@@ -68,11 +70,12 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, endpo
 	if err := api.ReadAs(d, h.Get("Content-Type"), body, &p.read); err != nil {
 		return err
 	}
-	var err error
-	if p.body, err = g.asTenant(p, d, body); err != nil {
+	if err := p.readRank(h); err != nil {
 		return err
 	}
-	if err := p.readRank(h); err != nil {
+	p.pinned = h.Get(headerTarget) != "" || p.route.Rank.Asked() || p.read.PreviousResponseID != ""
+	var err error
+	if p.body, err = g.edited(p, d, body); err != nil {
 		return err
 	}
 	if err := p.readPatience(h); err != nil {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/tenant"
 )
 
 // model is one line of /v1/models, in OpenAI's shape with vLLM's additions.
@@ -47,16 +49,41 @@ func (g *Gateway) served(r *http.Request) []model {
 		if !ok || !anyReady(pool.Workers) || t != nil && !t.Allows(m.ID) {
 			continue
 		}
-		line := model{ID: m.ID, Object: "model", OwnedBy: "warmpath", Root: m.Root}
-		if m.Parent != "" {
-			line.Parent = &m.Parent
+		list = append(list, lineOf(&m))
+	}
+	return g.withNames(list, snapshot, t)
+}
+
+// withNames appends the names that are no model of a ready worker, but that clients may use: aliases, and models whose
+// fall-backs take their requests now. Such a line is that of the model that takes the requests, with another id.
+func (g *Gateway) withNames(list []model, snapshot *fleet.Snapshot, t *tenant.Tenant) []model {
+	lines := map[string]model{}
+	for _, m := range snapshot.Models() {
+		if pool, ok := snapshot.Pool(m.ID); ok && anyReady(pool.Workers) {
+			lines[m.ID] = lineOf(&m)
 		}
-		if m.MaxModelLen > 0 {
-			line.MaxModelLen = &m.MaxModelLen
-		}
-		list = append(list, line)
+	}
+	ready := func(name string) bool { _, ok := lines[name]; return ok }
+	allows := func(name string) bool { return t == nil || t.Allows(name) }
+	names := g.names.Load().listed(ready, allows)
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		l := lines[names[name]]
+		l.ID = name
+		list = append(list, l)
 	}
 	return list
+}
+
+// lineOf returns the line of a model.
+func lineOf(m *fleet.Model) model {
+	out := model{ID: m.ID, Object: "model", OwnedBy: "warmpath", Root: m.Root}
+	if m.Parent != "" {
+		out.Parent = &m.Parent
+	}
+	if m.MaxModelLen > 0 {
+		out.MaxModelLen = &m.MaxModelLen
+	}
+	return out
 }
 
 // model answers GET /v1/models/NAME with the line of /v1/models. A name may contain slashes.

@@ -213,28 +213,36 @@ func (x *exchange) showBudgets(t *tenant.Tenant, now time.Time) {
 	}
 }
 
-// asTenant applies the tenant's settings to a request that was read: its models, its default model and its cache salt.
-// It returns the body that goes to the worker: body itself, or a copy with other members.
-func (g *Gateway) asTenant(p *prepared, d api.Dialect, body []byte) ([]byte, error) {
+// edited applies the settings for models and the tenant's settings to a request that was read: aliases and fall-backs,
+// the tenant's models, its default model and its cache salt. It returns the body that goes to the worker: body itself,
+// or a copy with other members.
+func (g *Gateway) edited(p *prepared, d api.Dialect, body []byte) ([]byte, error) {
 	t := p.tenant
-	if t == nil || d == api.OpenAIResponse {
+	if d == api.OpenAIResponse {
 		return body, nil
 	}
 	editable := !d.Unchecked() // the body is JSON
 	var edits []api.Edit
-	if p.read.Model == "" && t.DefaultModel != "" && editable {
-		edits = append(edits, api.Edit{Name: "model", Value: quoted(t.DefaultModel)})
-		p.read.Model = t.DefaultModel
+	sent := p.read.Model // the model in the body
+	name := sent
+	if t != nil && editable {
+		name = cmp.Or(name, t.DefaultModel)
 	}
-	model := p.read.Model
+	if pool, ok := g.Fleet.Snapshot().Pool(name); ok && name == "" {
+		name, sent = pool.Model, pool.Model // without a name, it is the only model of the fleet
+	}
+	model, err := g.chooseModel(p, name)
+	if err != nil {
+		return nil, err
+	}
+	if model != sent {
+		if !editable {
+			return nil, api.ModelOfForm(name, model)
+		}
+		edits = append(edits, api.Edit{Name: "model", Value: quoted(model)})
+	}
 	pool, ok := g.Fleet.Snapshot().Pool(model)
-	if ok {
-		model = cmp.Or(model, pool.Model) // without a name, it is the only model of the fleet
-	}
-	if !t.Allows(model) {
-		return nil, api.ModelForbidden(model)
-	}
-	if t.CacheSalt == tenant.SaltOwn && editable {
+	if t != nil && t.CacheSalt == tenant.SaltOwn && editable {
 		switch {
 		case p.read.MixedScopes:
 			return nil, api.Invalid("cache_salt", "cache_salt and extra_key must be texts of at most 4,096 bytes here, because the router adds the tenant to the salt")

@@ -221,7 +221,7 @@ func (x *exchange) returnOpinion() {
 // mayAskOn reports whether to ask one more worker after w and another worker gave the same useless answer. There must
 // be an untried worker that is not distrusted, and the budget must allow it.
 func (x *exchange) mayAskOn(w *fleet.Worker) bool {
-	if x.rec.Attempts >= x.g.cfg.Attempts {
+	if x.rec.Attempts >= x.most {
 		return false
 	}
 	for _, other := range x.others(w) {

@@ -14,10 +14,12 @@ type Record struct {
 	Time time.Time `json:"time"`
 	// RequestID is the client's X-Request-Id, or else an id that the router made.
 	RequestID string `json:"request_id,omitempty"`
-	// Dialect is openai_chat or openai_completions. Model is the model name in the request.
+	// Dialect is openai_chat or openai_completions. Model is the model that took the request.
 	Dialect string `json:"dialect"`
 	Model   string `json:"model"`
-	Stream  bool   `json:"stream"`
+	// AskedModel is the model that the request names, if Model took the request in its place: as an alias or a fall-back.
+	AskedModel string `json:"asked_model,omitempty"`
+	Stream     bool   `json:"stream"`
 	// SessionSource is the header or the body field that named the session of the request. The name of the session itself
 	// is not kept. Tenant is the tenant of the request, if it is known.
 	SessionSource string `json:"session_source,omitempty"`

@@ -30,6 +30,7 @@ type Telemetry struct {
 
 	requests   *prometheus.CounterVec
 	retries    *prometheus.CounterVec
+	fellBack   *prometheus.CounterVec
 	refused    *prometheus.CounterVec
 	firstToken *prometheus.HistogramVec
 	total      *prometheus.HistogramVec
@@ -93,7 +94,7 @@ func New(cfg Config) *Telemetry {
 	t.makeChangingMetrics()
 	t.makeJournalMetrics()
 	t.registry.MustRegister(
-		t.requests, t.retries, t.refused, t.firstToken, t.total, t.routing, t.tokens, t.tokenWait, t.tokenAsked,
+		t.requests, t.retries, t.fellBack, t.refused, t.firstToken, t.total, t.routing, t.tokens, t.tokenWait, t.tokenAsked,
 		t.difference, t.compared, t.panics, t.inFlight, t.reloads, t.queued, t.recoveries, t.held, t.holding, t.heldBytes,
 		t.branches, t.policyFailures, t.shadowed, t.shadowDiff, t.shadowCost, t.levels, t.changing, t.changingTokens,
 		t.tenantRequests, t.tenantTokens, t.journals,
@@ -117,6 +118,9 @@ func (t *Telemetry) makeRequestMetrics() {
 		[]string{"policy", "worker", "status", "branch"})
 	t.retries = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_retries_total",
 		Help: "Attempts that failed before the first byte and were retried elsewhere, by worker and reason: failed (no answer, 502, 503, 504), limited (429), refused (3xx, 4xx), broken (500), useless (200 without an answer), suspect (frozen), local (the router's machine)."}, []string{"worker", "reason"})
+	t.fellBack = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_model_fallbacks_total",
+		Help: "Requests that a fall-back took (model_fallbacks), by the model, by the fall-back, and by reason: unavailable (no worker could take the request), saturated (the model's queue took no more), failed (the attempts at the model's workers failed)."},
+		[]string{"model", "fallback", "reason"})
 	t.refused = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_refused_total",
 		Help: "Requests that the router answered without asking a worker, by reason: the code of the error (docs/api.md), or headers, method, not_found, connections, client_gone."}, []string{"reason"})
 	t.firstToken = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_first_token_seconds",
@@ -325,6 +329,11 @@ func (t *Telemetry) series(k workerKey) *workerSeries {
 // Refused counts a request that was sent to no worker. reason is the code of the error, or another word such as
 // headers.
 func (t *Telemetry) Refused(reason string) { t.refused.WithLabelValues(reason).Inc() }
+
+// FellBack counts a request that a fall-back of its model took.
+func (t *Telemetry) FellBack(model, fallback, reason string) {
+	t.fellBack.WithLabelValues(model, fallback, reason).Inc()
+}
 
 // Retried counts an attempt at worker that failed, after which the request goes to another worker. reason is the kind
 // of failure.
