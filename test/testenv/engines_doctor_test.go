@@ -9,7 +9,7 @@ import (
 	"github.com/warmpath/warmpath/internal/doctor"
 )
 
-// TestDoctorAndRealEngines examines a healthy engine, and engines that were started without what routing needs.
+// TestDoctorAndRealEngines examines healthy engines, and engines that were started without what routing needs.
 func TestDoctorAndRealEngines(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -19,6 +19,8 @@ func TestDoctorAndRealEngines(t *testing.T) {
 		{"a healthy vLLM", launch{kind: "vllm"}, nil},
 		{"vLLM without events", launch{kind: "vllm", env: []string{"KV_JSON="}}, []string{"events"}},
 		{"vLLM without prefix caching", launch{kind: "vllm", env: []string{"KV_JSON="}, args: []string{"--no-enable-prefix-caching"}}, []string{"prefix_cache"}},
+		{"a healthy SGLang", launch{kind: "sglang"}, nil},
+		{"SGLang without prefix caching", launch{kind: "sglang", args: []string{"--disable-radix-cache"}}, []string{"prefix_cache"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			e := begin(t, "examined", test.launch)
