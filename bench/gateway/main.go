@@ -39,6 +39,9 @@ var names = []struct{ target, title string }{
 	{"cold", "warmpath, kv_aware, tokens asked for each request"},
 	{"rr", "warmpath, round_robin"},
 	{"local", "warmpath, kv_aware, ids made in process for each request"},
+	{"tenants", "cached, with a tenant that has every limit"},
+	{"access", "cached, with the access log"},
+	{"decisions", "cached, with the decision log"},
 	{"other", "the other binary, kv_aware, tokens cached"},
 }
 

@@ -8,7 +8,8 @@
 # have separate groups (autogroup), which distorts CPU figures at saturation. At its end the script stops all processes.
 #
 #   PASSES   number of passes over all rows; the table shows medians                   (3)
-#   ROWS     rows to measure: nginx, smg, cached, cold, rr, local                      (all)
+#   ROWS     rows to measure: nginx, smg, cached, cold, rr, local, and cached with one part of a production gateway on
+#            each: tenants, access, decisions                                          (all)
 #   MODEL    folder with tokenizer.json and a chat template, for the row local         (the tiny model of make test-engines)
 #   BINARY   a warmpath binary to measure in place of one that is built                (none)
 #   OTHER    a second warmpath binary, measured as the row "other", for comparisons    (none)
@@ -18,7 +19,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 PASSES=${PASSES:-3}
-ROWS=${ROWS:-nginx smg cached cold rr local}
+ROWS=${ROWS:-nginx smg cached cold rr local tenants access decisions}
 MODEL=${MODEL:-${XDG_CACHE_HOME:-$HOME/.cache}/warmpath/engines/vllm/tiny-llama}
 OUT=${OUT:-$root/bench/results/gateway.md}
 SMG=${SMG:-$HOME/.cache/warmpath/smg}
@@ -151,6 +152,14 @@ if has cached; then warmpath_row cached $((PORT + 6)) "$work/warmpath" kv_aware;
 if has cold; then warmpath_row cold $((PORT + 8)) "$work/warmpath" kv_aware 'tokens:' '  cache_bytes: 0'; fi
 if has rr; then warmpath_row rr $((PORT + 10)) "$work/warmpath" round_robin; fi
 if has local; then local_row; fi
+# The clients of ./load send the key "sk-x" to all targets; this is its SHA-256.
+key=$(printf sk-x | sha256sum | cut -d' ' -f1)
+if has tenants; then
+	warmpath_row tenants $((PORT + 30)) "$work/warmpath" kv_aware 'tenants:' \
+		"  - {name: bench, keys_sha256: [$key], requests_per_second: 1000000, burst: 1000000, max_concurrent: 100000, tokens_per_minute: 2000000000, models: [\"m*\"], cache_salt: off}"
+fi
+if has access; then warmpath_row access $((PORT + 32)) "$work/warmpath" kv_aware "telemetry: {access_log: {file: $work/access.jsonl}}"; fi
+if has decisions; then warmpath_row decisions $((PORT + 34)) "$work/warmpath" kv_aware "telemetry: {decision_log: {file: $work/decisions.jsonl}}"; fi
 if [[ -n ${OTHER:-} ]]; then
 	cp "$OTHER" "$work/other"
 	ROWS="$ROWS other"
