@@ -181,9 +181,10 @@ pace() { for w in "${workers[@]}"; do curl -fsS -o /dev/null "http://$w/setdelay
 declare -A closed=([a]=4000 [b]=1800 [8k]=1500 [64k]=600 [512k]=120) cycle=([a]=800 [b]=500 [8k]=300 [64k]=150 [512k]=60)
 
 for r in "${rows[@]}"; do echo "{\"mode\":\"start\",\"target\":\"$r\",\"mb\":$(resident "$r")}" >>"$lines"; done
+# With more clients at once the router would ask for the ids of some prompts only: an engine gets at most two questions.
 say "once over all bodies, unmeasured: tokens are cached from here on"
 for wl in a b; do
-	for r in "${rows[@]}"; do "$work/load" -mode closed -c 16 -targets "$r=${address[$r]}" -wl $wl -n "${closed[$wl]}" >/dev/null; done
+	for r in "${rows[@]}"; do "$work/load" -mode closed -c 2 -targets "$r=${address[$r]}" -wl $wl -n "${closed[$wl]}" >/dev/null; done
 done
 
 direct="direct=${workers[0]}+${workers[1]}"
