@@ -4,6 +4,7 @@
 #   - Debian's python3-zmq (libzmq, 1 MB), as root.
 #   - The official OpenAI and Anthropic clients for Python (70 MB), in an environment in …/warmpath/openai of the cache
 #     folder.
+#   - The protocol of OpenTelemetry for Python with gRPC (20 MB), in …/warmpath/otlp, for a receiver of traces.
 #   - Where test/engines/setup.sh has installed vLLM: the Python modules of the vLLM 0.33.0 wheel (a download of 340 MB,
 #     60 MB stay in …/warmpath/wheels). A test makes the vectors in kvfeed/testdata again with these modules.
 set -euo pipefail
@@ -19,6 +20,12 @@ if ! "$cache/openai/bin/python" -c 'import openai, anthropic' 2>/dev/null; then
   mkdir -p "$cache"
   python3 -m venv "$cache/openai"
   "$cache/openai/bin/pip" install -q --disable-pip-version-check 'openai==3.52.0' 'anthropic==2.14.0'
+fi
+if ! "$cache/otlp/bin/python" -c 'import grpc, opentelemetry.proto' 2>/dev/null; then
+  echo "interop: installing the protocol of OpenTelemetry into $cache/otlp"
+  mkdir -p "$cache"
+  python3 -m venv "$cache/otlp"
+  "$cache/otlp/bin/pip" install -q --disable-pip-version-check 'opentelemetry-proto==1.45.2' 'grpcio==1.85.3'
 fi
 modules=$cache/wheels/vllm-0.33.0
 if [ -x "$cache/engines/vllm/venv/bin/python" ] && [ ! -d "$modules" ]; then

@@ -56,6 +56,7 @@ type App struct {
 	fleet     *fleet.Fleet
 	router    *warmpath.Router
 	telemetry *telemetry.Telemetry
+	tracer    *telemetry.Tracer     // nil: off
 	journals  [2]*telemetry.Journal // of requests and of decisions; nil: off
 	tenants   *tenant.Registry
 	issuer    *tenant.Issuer // nil: no tokens are accepted
@@ -123,6 +124,9 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	a.telemetry = telemetry.New(cfg.Telemetry)
 	a.journals[0] = a.telemetry.NewJournal("access", cfg.Telemetry.AccessLog, o.Log)
 	a.journals[1] = a.telemetry.NewJournal("decision", cfg.Telemetry.DecisionLog, o.Log)
+	if a.tracer, err = a.telemetry.NewTracer(cfg.Telemetry.Traces, o.Version, o.Log); err != nil {
+		return nil, err
+	}
 	a.tenants = tenant.NewRegistry()
 	if cfg.JWT.On() {
 		a.issuer = tenant.NewIssuer(cfg.JWT)
@@ -149,7 +153,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	a.gateway = gateway.New(cfg.Gateway, gateway.Parts{
 		Router: a.router, Fleet: a.fleet, Tokens: a.tokens, Client: a.client, Bodies: bodies, Telemetry: a.telemetry, Tenants: a.tenants,
 		Issuer: a.issuer, Certificates: a.certificates, Queue: cfg.Queue, MaxRequests: cfg.Routing.MaxRequests, Connections: clients, ShadowSample: cfg.ShadowSample, Scoped: a.kvfeed.Scoped, Log: o.Log,
-		Stalled: a.stalled, Version: o.Version, AccessLog: a.journals[0], DecisionLog: a.journals[1],
+		Stalled: a.stalled, Version: o.Version, AccessLog: a.journals[0], DecisionLog: a.journals[1], Tracer: a.tracer,
 	})
 	a.gateway.AllowPolicies(cfg.RequestPolicies)
 	a.gateway.UseServiceLevels(cfg.GatewayLevels())
@@ -324,6 +328,9 @@ func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g
 	}
 	if a.issuer != nil {
 		g.run("issuer", stop, func() error { return a.runIssuer(rest) })
+	}
+	if a.tracer != nil {
+		g.run("traces", stop, func() error { return a.tracer.Run(rest) })
 	}
 	for _, j := range a.journals {
 		if j != nil {

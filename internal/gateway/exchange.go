@@ -56,8 +56,9 @@ type exchange struct {
 	prepared   prepared
 	decision   *warmpath.Decision // decision of the attempt under way; nil when its reservation is released
 	attempt    proxy.Attempt
-	set        [2]proxy.Field
-	ids        []byte // scratch: a body with token ids in place of its text
+	set        [4]proxy.Field
+	span       telemetry.Span // of the request
+	ids        []byte         // scratch: a body with token ids in place of its text
 	rec        telemetry.Record
 	choice     *telemetry.Choice // what the policy saw for the last attempt; nil: the request gets no line in the decision log
 	logged     bool              // the request gets a line in the decision log
@@ -91,6 +92,7 @@ func (x *exchange) begin(w http.ResponseWriter, r *http.Request, to *route) {
 	x.w, x.r, x.dialect, x.path = w, r, to.dialect, to.path
 	x.rec = telemetry.Record{ID: x.g.Telemetry.Started(), Time: time.Now(), RequestID: proxy.RequestID(r.Header), Dialect: to.dialect.String()}
 	x.logged, x.most = x.g.DecisionLog.Takes(), x.g.cfg.Attempts
+	x.beginTrace(to)
 }
 
 // end releases everything: first the reservation, then the buffers. It runs on every path, also after a panic.
@@ -106,6 +108,7 @@ func (x *exchange) end() {
 		x.logDecision()
 		x.log()
 	}
+	x.endTrace()
 	if x.body != nil {
 		x.body.Release()
 	}
@@ -168,7 +171,7 @@ func (x *exchange) serve() {
 	x.rec.TokenSource, x.rec.PromptTokens = string(p.found.Outcome), len(p.found.Tokens)
 	x.rec.TokensMissing = string(p.found.Missing)
 	x.rec.TokensMS = milliseconds(p.waited)
-	x.g.Telemetry.Tokens(x.rec.TokenSource, x.rec.TokensMissing, p.waited)
+	x.g.Telemetry.Tokens(x.rec.TokenSource, x.rec.TokensMissing, p.waited, x.rec.TraceID)
 	if err := x.admit(); err != nil {
 		x.refuse(err)
 		return
@@ -281,7 +284,9 @@ func (x *exchange) decide(ctx context.Context) (*warmpath.Decision, error) {
 		would = x.prepared.shadow.ask(ctx, &x.prepared)
 		began = time.Now()
 	}
+	span := x.span.Part("decide")
 	d, err := x.routeWatched(ctx)
+	traceDecision(span, d, err)
 	x.rec.RouteMS += float64(time.Since(began).Nanoseconds()) / 1e6
 	if x.prepared.shadow != nil && err == nil {
 		x.prepared.shadow = nil // a request is compared only once, also when it is retried
@@ -333,7 +338,9 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 	if q := &x.prepared.route; q.Salt != "" || q.Extra != "" {
 		x.g.Scoped(d.Worker.URL, d.Rank, q.Salt, q.Extra)
 	}
+	span := x.callWorker(d.Worker.URL, d.Worker.Facts.Engine.String())
 	result := x.send(ctx, d)
+	x.endCall(span, &result)
 	x.decision = nil
 	now := time.Now().UnixNano()
 	// An answer without a token count says nothing about the time of a pass.

@@ -24,7 +24,7 @@ import (
 )
 
 // Parts are the components that a Gateway uses; all but Tenants, Issuer, Certificates, Queue, MaxRequests,
-// Connections, ShadowSample, Stalled, AccessLog, DecisionLog and Version are required.
+// Connections, ShadowSample, Stalled, AccessLog, DecisionLog, Tracer and Version are required.
 type Parts struct {
 	Router    *warmpath.Router
 	Fleet     *fleet.Fleet
@@ -54,6 +54,8 @@ type Parts struct {
 	Stalled func() string
 	// AccessLog and DecisionLog get lines about requests; nil: none.
 	AccessLog, DecisionLog *telemetry.Journal
+	// Tracer records the traces of requests; nil: none.
+	Tracer *telemetry.Tracer
 	// Version is the router's version, which /version shows; empty is unknown.
 	Version string
 }

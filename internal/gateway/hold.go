@@ -168,10 +168,13 @@ func (h *hold) wait(ctx context.Context, x *exchange, why error) (*warmpath.Deci
 		}
 		x.holdUntil = began.Add(patience)
 	}
+	span := x.span.Part("hold")
 	d, outcome, err := h.await(ctx, x, why)
+	span.Text("warmpath.outcome", outcome)
+	span.End()
 	waited := time.Since(began)
 	x.rec.HeldMS += milliseconds(waited)
-	h.g.Telemetry.Held(outcome, waited)
+	h.g.Telemetry.Held(outcome, waited, x.rec.TraceID)
 	if h.g.cfg.Headers {
 		x.w.Header().Set(headerHeld, time.Duration(x.rec.HeldMS*1e6).Round(time.Millisecond).String())
 	}

@@ -157,9 +157,9 @@ func (x *exchange) fallBack(ctx context.Context, why string) bool {
 	if m.passed = m.next(x.g.Fleet.Snapshot(), time.Now().UnixNano()); m.passed < 0 {
 		return false // the worker has left just now
 	}
-	tenant, explains := p.tenant, p.explains
+	tenant, span := p.tenant, p.span
 	p.reset()
-	p.tenant, p.explains, p.choice = tenant, explains, m
+	p.tenant, p.span, p.choice = tenant, span, m
 	p.route.Exclude = p.route.Exclude[:0]
 	if err := x.g.prepare(ctx, p, x.dialect, x.path, x.body.Bytes, x.r.Header); err != nil {
 		x.g.Log.Warn("a fall-back cannot take a request", "model", from, "fallback", m.at(m.passed), "error", err)

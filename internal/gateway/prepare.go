@@ -11,6 +11,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/internal/tenant"
 	"github.com/warmpath/warmpath/internal/tokens"
 	"github.com/warmpath/warmpath/policy"
@@ -39,9 +40,10 @@ type prepared struct {
 	forShadow  []fleet.Cached // the answer of the shadow policy's external source, in the form of route.Cached
 	// shadowAnswer receives the answer of the lookup for the shadow policy; nil when forShadow is complete.
 	shadowAnswer <-chan []fleet.Cached
-	levels       *levels // the service levels that were in force when the request came
-	changing     bool    // the prompt has the line that Claude Code changes with every request
-	explains     bool    // find tokens and text even if the policy needs none
+	levels       *levels        // the service levels that were in force when the request came
+	span         telemetry.Span // of the request
+	changing     bool           // the prompt has the line that Claude Code changes with every request
+	explains     bool           // find tokens and text even if the policy needs none
 }
 
 func (p *prepared) reset() {
@@ -58,7 +60,7 @@ func (p *prepared) reset() {
 	p.route = warmpath.Request{Exclude: exclude}
 	p.rankChosen, p.patience = false, 0
 	p.model, p.waited, p.shadow, p.forShadow, p.shadowAnswer = "", 0, nil, nil, nil
-	p.levels, p.changing = nil, false
+	p.levels, p.changing, p.span = nil, false, telemetry.Span{}
 }
 
 // unneeded is the token outcome if the policy does not look at matches, or if the dialect's prompts are not matched.
@@ -110,8 +112,13 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, endpo
 	default:
 		p.workers, p.model = appendWorkers(p.workers, pool.Workers, pool.Model), pool.Model
 		began := time.Now()
+		span := p.span.Part("tokenize")
 		p.found = g.Tokens.Find(ctx, tokens.Prompt{Request: &p.read, Authorization: h.Get("Authorization"), Model: pool.Model, Scratch: p.text}, p.workers)
 		p.waited = time.Since(began)
+		span.Text("warmpath.token_source", string(p.found.Outcome))
+		span.Text("warmpath.tokens_missing", string(p.found.Missing))
+		span.Int("warmpath.prompt_tokens", len(p.found.Tokens))
+		span.End()
 	}
 	if d.Matched() && (decides.NeedsText() || shadow.wantsText() || p.explains) && p.found.Text == nil {
 		p.found.Text = tokens.AppendPromptText(p.text[:0], &p.read)

@@ -114,11 +114,28 @@ func (x *exchange) arm(d *warmpath.Decision) {
 func (x *exchange) send(ctx context.Context, d *warmpath.Decision) proxy.Result {
 	if r := x.recovery; r == nil || r.again == none {
 		x.arm(d)
-	} else if why := r.prepare(ctx, d.Worker); why != "" {
+	} else if why := x.prepareRecovery(ctx, d.Worker); why != "" {
 		r.unable = why
 		return proxy.Result{Class: proxy.Abandoned, Err: api.WorkerBroke(errors.New(d.Worker.URL + " cannot continue the stream: " + why))}
 	}
 	return x.ask(ctx, x.g.roster(d.Worker.ID))
+}
+
+// prepareRecovery fills in the continuation at w, and records the time that this takes. why is "" if w can continue the
+// stream.
+func (x *exchange) prepareRecovery(ctx context.Context, w *fleet.Worker) (why string) {
+	r := x.recovery
+	span := x.span.Part("recover")
+	defer span.End()
+	why = r.prepare(ctx, w)
+	span.Text("warmpath.lost", r.lost)
+	span.Text("warmpath.cause", r.cause)
+	span.Text("warmpath.worker", w.URL)
+	span.Int("warmpath.tokens", r.base)
+	if why != "" {
+		span.Fail(why, "")
+	}
+	return why
 }
 
 // unrecoverable returns why a stream of the worker cannot be recovered, "" if it can. The reasons are labels of a

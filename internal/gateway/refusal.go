@@ -28,6 +28,7 @@ func (x *exchange) noWorker(err error) {
 // refuse answers the client with err before any worker was asked.
 func (x *exchange) refuse(err error) {
 	answer := api.AsError(err)
+	x.rec.Status = answer.Status
 	x.name()
 	x.g.refuse(x.w, x.dialect, answer.Code, answer)
 }

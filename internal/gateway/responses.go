@@ -157,7 +157,10 @@ func (x *exchange) follow(ctx context.Context) {
 	a.Worker, a.Method, a.Path, a.Header, a.Body, a.Set = w.URL, x.r.Method, x.r.URL.RequestURI(), x.r.Header, x.body.Bytes, nil
 	a.RequestID, a.Dialect, a.Writer, a.Model = x.rec.RequestID, x.dialect, x.w, ""
 	a.Unchecked, a.Whole = true, false
+	a.Set = x.set[:0]
+	span := x.callWorker(w.URL, w.Facts.Engine.String())
 	result := x.g.Client.Forward(ctx, a)
+	x.endCall(span, &result)
 	if result.Class == proxy.Success && x.r.Method == http.MethodDelete {
 		x.g.responses.remove(id)
 	}

@@ -153,10 +153,13 @@ func (w *waiting) wait(ctx context.Context, x *exchange, pool *fleet.Pool) (*war
 		return nil, err
 	}
 	w.freed() // room may have become free after the fleet was found saturated
+	span := x.span.Part("queue")
 	d, outcome, err := w.await(ctx, l, a, x, began)
+	span.Text("warmpath.outcome", outcome)
+	span.End()
 	waited := time.Since(began)
 	x.rec.QueueMS += milliseconds(waited)
-	w.g.Telemetry.Queued(outcome, waited)
+	w.g.Telemetry.Queued(outcome, waited, x.rec.TraceID)
 	return d, err
 }
 
@@ -219,10 +222,10 @@ func (w *waiting) enter(l *line, a *waiter, now time.Time) error {
 	}
 	if refused != nil {
 		if refused.Full {
-			w.g.Telemetry.Queued("full", 0)
+			w.g.Telemetry.Queued("full", 0, "")
 			return api.QueueFull(refused.RetryAfter)
 		}
-		w.g.Telemetry.Queued("too_long", 0)
+		w.g.Telemetry.Queued("too_long", 0, "")
 		return api.QueueTooLong(refused.RetryAfter)
 	}
 	l.waiters[&a.item] = a

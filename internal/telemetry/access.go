@@ -45,6 +45,7 @@ type Access struct {
 
 // Take copies the facts of a routed or refused model request from rec.
 func (a *Access) Take(rec *Record) {
+	a.TraceID = rec.TraceID
 	a.RequestID, a.Tenant, a.Model, a.Stream = rec.RequestID, rec.Tenant, rec.Model, rec.Stream
 	a.Worker, a.Rank, a.Attempts, a.Policy, a.Branch = rec.Worker, rec.Rank, rec.Attempts, rec.Policy, rec.Branch
 	a.PromptTokens, a.PredictedTokens = rec.PromptTokens, rec.PredictedTokens

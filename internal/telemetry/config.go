@@ -22,6 +22,8 @@ type Config struct {
 	// DecisionLog has one line of JSON for each request that was sent to a worker, with the facts about all candidates,
 	// so that `warmpath replay` can ask other policies about the same requests. It has no prompts and no keys.
 	DecisionLog JournalConfig `yaml:"decision_log"`
+	// Traces says where traces of requests go (OpenTelemetry). By default there are none.
+	Traces TracesConfig `yaml:"traces"`
 }
 
 // maxDecisions bounds Config.Decisions. A record takes about 700 bytes, so a million records take 700 MB. A larger
@@ -32,7 +34,7 @@ const maxDecisions = 1_000_000
 // levels info, warn and error.
 func DefaultConfig() Config {
 	return Config{Decisions: 1024, LogLevel: "info", LogFormat: "text",
-		AccessLog: DefaultJournalConfig(), DecisionLog: DefaultJournalConfig()}
+		AccessLog: DefaultJournalConfig(), DecisionLog: DefaultJournalConfig(), Traces: TracesConfig{Sample: 1}}
 }
 
 // Validate returns all problems of c. Each problem begins with the name of its field.
@@ -49,6 +51,7 @@ func (c Config) Validate() error {
 	}
 	problems = append(problems, c.AccessLog.problems("access_log")...)
 	problems = append(problems, c.DecisionLog.problems("decision_log")...)
+	problems = append(problems, c.Traces.problems()...)
 	if f := c.AccessLog.File; f != "" && f != Stdout && f == c.DecisionLog.File {
 		problems = append(problems, fmt.Errorf("decision_log.file: %s is also the file of access_log", f))
 	}

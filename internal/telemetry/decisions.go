@@ -14,6 +14,8 @@ type Record struct {
 	Time time.Time `json:"time"`
 	// RequestID is the client's X-Request-Id, or else an id that the router made.
 	RequestID string `json:"request_id,omitempty"`
+	// TraceID is the id of the request's trace, if the trace is recorded.
+	TraceID string `json:"trace_id,omitempty"`
 	// Dialect is openai_chat or openai_completions. Model is the model that took the request.
 	Dialect string `json:"dialect"`
 	Model   string `json:"model"`

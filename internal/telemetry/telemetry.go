@@ -62,6 +62,7 @@ type Telemetry struct {
 	tenantTokens   *prometheus.CounterVec
 
 	journals *prometheus.CounterVec
+	spans    *prometheus.CounterVec
 
 	levelMu    sync.Mutex
 	levelNames map[string]bool // guarded by levelMu: the values of the label level, at most maxLevels
@@ -93,11 +94,12 @@ func New(cfg Config) *Telemetry {
 	t.makeTenantMetrics()
 	t.makeChangingMetrics()
 	t.makeJournalMetrics()
+	t.makeTraceMetrics()
 	t.registry.MustRegister(
 		t.requests, t.retries, t.fellBack, t.refused, t.firstToken, t.total, t.routing, t.tokens, t.tokenWait, t.tokenAsked,
 		t.difference, t.compared, t.panics, t.inFlight, t.reloads, t.queued, t.recoveries, t.held, t.holding, t.heldBytes,
 		t.branches, t.policyFailures, t.shadowed, t.shadowDiff, t.shadowCost, t.levels, t.changing, t.changingTokens,
-		t.tenantRequests, t.tenantTokens, t.journals,
+		t.tenantRequests, t.tenantTokens, t.journals, t.spans,
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
@@ -193,14 +195,16 @@ func (t *Telemetry) PolicyFailed(policy, call string) {
 	t.policyFailures.WithLabelValues(policy, call).Inc()
 }
 
-// Queued counts a request that waited for a worker, or that the queue refused, by the outcome.
-func (t *Telemetry) Queued(outcome string, wait time.Duration) {
-	t.queued.WithLabelValues(outcome).Observe(wait.Seconds())
+// Queued counts a request that waited for a worker, or that the queue refused, by the outcome. trace is the id of the
+// request's trace, "" if none is recorded.
+func (t *Telemetry) Queued(outcome string, wait time.Duration, trace string) {
+	observe(t.queued.WithLabelValues(outcome), wait.Seconds(), trace)
 }
 
-// Held counts a request that was held because no worker could take it, or could not be held, by the outcome.
-func (t *Telemetry) Held(outcome string, wait time.Duration) {
-	t.held.WithLabelValues(outcome).Observe(wait.Seconds())
+// Held counts a request that was held because no worker could take it, or could not be held, by the outcome. trace is
+// as in Queued.
+func (t *Telemetry) Held(outcome string, wait time.Duration, trace string) {
+	observe(t.held.WithLabelValues(outcome), wait.Seconds(), trace)
 }
 
 // Recovered counts a stream that lost its worker after it had begun.
@@ -253,11 +257,11 @@ func (t *Telemetry) Ended() { t.inFlight.Dec() }
 func (t *Telemetry) Finished(rec *Record) {
 	t.ring.add(rec)
 	t.requests.WithLabelValues(rec.Policy, rec.Worker, strconv.Itoa(rec.Status), rec.Branch).Inc()
-	t.routing.Observe(rec.RouteMS / 1000)
+	observe(t.routing, rec.RouteMS/1000, rec.TraceID)
 	s := t.series(workerKey{rec.Worker, rec.Policy})
-	s.total.Observe(rec.TotalMS / 1000)
+	observe(s.total, rec.TotalMS/1000, rec.TraceID)
 	if rec.FirstTokenMS > 0 {
-		s.firstToken.Observe(rec.FirstTokenMS / 1000)
+		observe(s.firstToken, rec.FirstTokenMS/1000, rec.TraceID)
 	}
 	s.prompt.Add(float64(rec.PromptTokens))
 	s.matched.Add(float64(rec.MatchTokens))
@@ -272,6 +276,16 @@ func (t *Telemetry) Finished(rec *Record) {
 	if rec.Status == http.StatusOK {
 		s.compare(rec)
 	}
+}
+
+// observe adds a value to a histogram. trace is the id of the request's trace, "" if no trace is recorded. It becomes
+// the exemplar of the value's bucket (https://prometheus.io/docs/specs/om/open_metrics_spec/#exemplars).
+func observe(o prometheus.Observer, v float64, trace string) {
+	if trace == "" {
+		o.Observe(v)
+		return
+	}
+	o.(prometheus.ExemplarObserver).ObserveWithExemplar(v, prometheus.Labels{"trace_id": trace})
 }
 
 // compare counts how the predicted number of cached tokens differs from the number that the engine reported.
@@ -376,10 +390,10 @@ func (t *Telemetry) addLevel(level string) string {
 }
 
 // Tokens counts a prompt by the source of its token ids (outcome), and observes how long the request waited for them.
-// If there were no ids, missing is the reason; otherwise missing is "".
-func (t *Telemetry) Tokens(outcome, missing string, wait time.Duration) {
+// If there were no ids, missing is the reason; otherwise missing is "". trace is as in Queued.
+func (t *Telemetry) Tokens(outcome, missing string, wait time.Duration, trace string) {
 	t.tokenAsked.WithLabelValues(outcome, missing).Inc()
-	t.tokenWait.Observe(wait.Seconds())
+	observe(t.tokenWait, wait.Seconds(), trace)
 }
 
 // Panicked counts a panic that the gateway caught.

@@ -120,7 +120,7 @@ func TestEveryOwnMetricHasThePrefix(t *testing.T) {
 	tel.Started()
 	tel.Refused("bad_request")
 	tel.Retried("http://a", "failed")
-	tel.Tokens("cache", "", time.Millisecond)
+	tel.Tokens("cache", "", time.Millisecond, "")
 	tel.Panicked()
 	tel.Reloaded(nil)
 	for line := range strings.SplitSeq(scrape(t, tel, Sources{}), "\n") {

@@ -1,0 +1,69 @@
+package telemetry
+
+import (
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// Without traces a request pays nothing for them.
+func TestTracesThatAreOffCostNothing(t *testing.T) {
+	h := http.Header{"Traceparent": {"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}}
+	var off *Tracer
+	if n := testing.AllocsPerRun(100, func() {
+		s := off.Request(h, "POST /v1/chat/completions")
+		part, call := s.Part("decide"), s.Call("chat")
+		part.Text("a", "b")
+		part.Int("a", 1)
+		part.Float("a", 1)
+		part.End()
+		call.Fail("a", "b")
+		if parent, state := call.Outgoing(); parent != "" || state != "" || s.TraceID() != "" || s.Recorded() {
+			t.Error("a span without a tracer is recorded")
+		}
+		call.End()
+		s.End()
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func TestTracesAreOnOnlyIfAsked(t *testing.T) {
+	for _, name := range []string{"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_TRACES_EXPORTER", "OTEL_SDK_DISABLED", "OTEL_EXPORTER_OTLP_PROTOCOL"} {
+		t.Setenv(name, "")
+	}
+	log := slog.New(slog.DiscardHandler)
+	on := func(c TracesConfig) bool {
+		tracer, err := New(DefaultConfig()).NewTracer(c, "v", log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tracer != nil
+	}
+	if on(TracesConfig{Sample: 1}) || !on(TracesConfig{Endpoint: "http://otel:4318"}) {
+		t.Error("the endpoint does not decide")
+	}
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://otel:4318")
+	if !on(TracesConfig{Sample: 1}) {
+		t.Error("OTEL_EXPORTER_OTLP_ENDPOINT does not count")
+	}
+	t.Setenv("OTEL_SDK_DISABLED", "true")
+	if on(TracesConfig{Endpoint: "http://otel:4318"}) {
+		t.Error("OTEL_SDK_DISABLED does not count")
+	}
+	t.Setenv("OTEL_SDK_DISABLED", "")
+	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")
+	if _, err := New(DefaultConfig()).NewTracer(TracesConfig{}, "v", log); err == nil || !strings.Contains(err.Error(), "OTEL_EXPORTER_OTLP_PROTOCOL") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestWrongSettingsOfTracesAreNamed(t *testing.T) {
+	err := Config{LogLevel: "info", LogFormat: "text", Traces: TracesConfig{Endpoint: "otel:4317", Protocol: "http/json", Sample: 2}}.Validate()
+	for _, want := range []string{"traces.endpoint: ", "traces.protocol: ", "traces.sample: "} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v does not say %q", err, want)
+		}
+	}
+}
