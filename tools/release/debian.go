@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"compress/gzip"
 	"crypto/md5" // the format of Debian packages asks for it; apt checks SHA-256
 	"fmt"
 	"strings"
@@ -23,14 +24,14 @@ func (r *release) debian(b binary) ([]byte, error) {
 		{name: "usr/bin/warmpath", mode: 0o755, data: b.data},
 		{name: "etc/warmpath/warmpath.yaml", data: r.sample},
 		{name: "usr/lib/systemd/system/warmpath.service", data: r.service},
-		{name: "usr/share/man/man1/warmpath.1.gz", data: zipped(r.manual)},
+		{name: "usr/share/man/man1/warmpath.1.gz", data: zipped(r.manual, gzip.BestCompression)},
 		{name: "usr/share/bash-completion/completions/warmpath", data: r.completions["bash"]},
 		{name: "usr/share/zsh/vendor-completions/_warmpath", data: r.completions["zsh"]},
 		{name: "usr/share/fish/vendor_completions.d/warmpath.fish", data: r.completions["fish"]},
 		{name: doc + "copyright", data: r.scripts["copyright"]},
-		{name: doc + "THIRD_PARTY_LICENSES.gz", data: zipped(r.licenses)},
+		{name: doc + "THIRD_PARTY_LICENSES.gz", data: zipped(r.licenses, gzip.BestCompression)},
 		{name: "usr/share/lintian/overrides/warmpath", data: []byte("# Programs in Go are static.\nwarmpath: statically-linked-binary [usr/bin/warmpath]\n")},
-		{name: doc + "changelog.gz", data: zipped([]byte(r.debianChangelog()))},
+		{name: doc + "changelog.gz", data: zipped([]byte(r.debianChangelog()), gzip.BestCompression)},
 	}
 	for _, d := range r.documents {
 		content = append(content, file{name: doc + d.name, data: d.data})

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"compress/gzip"
 	"crypto/sha256"
 	"encoding/json"
 	"encoding/pem"
@@ -158,7 +159,7 @@ func (r *release) addImage(l *layout, b binary, labels map[string]string) (descr
 	if err != nil {
 		return descriptor{}, saved{}, err
 	}
-	layer := l.add(typeLayer, zipped(plain))
+	layer := l.add(typeLayer, zipped(plain, gzip.DefaultCompression))
 	created := r.when.UTC().Format(time.RFC3339)
 	c := imageConfig{platform: platform{Architecture: b.arch, OS: b.os}, Created: created}
 	if b.arch == "arm64" {
