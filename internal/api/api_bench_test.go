@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -64,5 +65,7 @@ func BenchmarkWatcher(b *testing.B) {
 	}
 	f("content")
 	f("changing", event, other)
+	withIDs := strings.Replace(event, `null}]`, `null,"token_ids":[%d]}]`, 1)
+	f("ids", fmt.Sprintf(withIDs, 123), fmt.Sprintf(withIDs, 45678))
 	f("split", event[:150], event[150:])
 }

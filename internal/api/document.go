@@ -312,8 +312,8 @@ func (d *document) pop() {
 }
 
 func (d *document) gotToken() {
-	// A token outside of a content string (ids, tool calls) counts as an effect, because contentEvent only remembers
-	// content strings.
+	// A token outside of a content string and a list of ids (tool calls) counts as an effect, because contentEvent
+	// remembers only these.
 	d.token, d.generated = true, true
 	d.effects = true
 }
@@ -441,7 +441,7 @@ func (d *document) scalar(part []byte) {
 	case isGenerated:
 		for _, c := range part {
 			if c-'0' <= 9 {
-				d.gotToken()
+				d.token, d.generated = true, true // an id, which contentEvent knows
 			}
 		}
 	case isOutput:

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"math"
 	"strconv"
 
 	"github.com/warmpath/warmpath/internal/jsonscan"
@@ -28,12 +29,128 @@ type Piece struct {
 	text, finish span // in event; the text with its quotes
 	stop, delta  span
 	ids          []idList
+	last         lastPiece
 }
 
 // Read reads the JSON of an event. It returns false if the event is not an object, or has more than one choice.
 func (c *Piece) Read(event []byte) bool {
 	event = event[:len(event):len(event)]
-	*c = Piece{event: event, Text: c.Text[:0], Prompt: c.Prompt[:0], IDs: c.IDs[:0], ids: c.ids[:0]}
+	if c.readLike(event) {
+		return true
+	}
+	ok := c.readWhole(event)
+	if ok {
+		c.learn()
+	}
+	return ok
+}
+
+// lastPiece is the last event that had a text, ids and nothing else, without the text and the ids. Most events differ
+// from the event before only in these two. Three comparisons recognize such an event. They take less than a tenth of
+// the time of reading it (BenchmarkPiece).
+type lastPiece struct {
+	before, between, behind []byte // the text, then the ids, stand between these parts; before is empty: there is none
+	member                  int    // where the member of the ids begins in between
+	id, created             span   // in before
+	delta                   span   // its end is counted from the beginning of between
+	finish, stop            span   // counted from the beginning of between
+}
+
+// learn keeps the event if it has a text and ids, and nothing else.
+func (c *Piece) learn() {
+	if !c.HasText || c.Role || c.Other || c.Failed || c.Finish != nil || c.Usage != nil || len(c.ids) != 1 || c.ids[0].start < c.text.end || len(c.IDs) == 0 {
+		return
+	}
+	l, list := &c.last, c.ids[0]
+	close := c.text.end - 1 // the quote behind the text
+	l.before = append(l.before[:0], c.event[:c.text.start+1]...)
+	l.between = append(l.between[:0], c.event[close:list.start+1]...)
+	l.behind = append(l.behind[:0], c.event[list.end-1:]...)
+	l.member = list.member - close
+	l.id, l.created, l.delta = c.placeOf(c.ID), c.placeOf(c.Created), span{}
+	if c.Delta != nil {
+		l.delta = span{c.delta.start, c.delta.end - close}
+	}
+	l.finish, l.stop = c.finish.from(close), c.stop.from(close)
+	within := func(s span, n int) bool { return s.start >= 0 && s.end <= n }
+	if !within(l.id, len(l.before)) || !within(l.created, len(l.before)) || !within(l.finish, len(l.between)) || !within(l.stop, len(l.between)) || l.member < 0 {
+		l.before = l.before[:0] // the members have another order
+	}
+}
+
+// from returns the span as counted from a position on. An empty span stays empty.
+func (s span) from(at int) span {
+	if s.end == 0 {
+		return s
+	}
+	return span{s.start - at, s.end - at}
+}
+
+func (c *Piece) placeOf(value []byte) span {
+	if value == nil {
+		return span{}
+	}
+	return c.spanOf(value)
+}
+
+// readLike reads an event that differs from the last one only in its text, which has no escapes, and in its ids.
+func (c *Piece) readLike(event []byte) bool {
+	l := &c.last
+	if len(l.before) == 0 || len(event) < len(l.before)+len(l.between)+len(l.behind) || !bytes.HasPrefix(event, l.before) || !bytes.HasSuffix(event, l.behind) {
+		return false
+	}
+	from := len(l.before)
+	n := jsonscan.UnescapedLen(event[from:])
+	close, end := from+n, len(event)-len(l.behind)
+	if close > end || !bytes.HasPrefix(event[close:], l.between) {
+		return false
+	}
+	begin := close + len(l.between)
+	if begin >= end {
+		return false
+	}
+	ids := c.IDs[:0]
+	id, digits := uint64(0), 0
+	for _, d := range event[begin:end] {
+		switch {
+		case d >= '0' && d <= '9' && digits < 10:
+			id, digits = id*10+uint64(d-'0'), digits+1
+		case d == ',' && digits > 0:
+			ids, id, digits = append(ids, uint32(id)), 0, 0
+		default:
+			return false
+		}
+		if id > math.MaxUint32 {
+			return false
+		}
+	}
+	if digits == 0 {
+		return false
+	}
+	*c = Piece{
+		event: event, HasText: true, Text: append(c.Text[:0], event[from:close]...), Prompt: c.Prompt[:0], IDs: append(ids, uint32(id)),
+		text: span{from - 1, close + 1}, last: c.last, ids: append(c.ids[:0], idList{span{begin - 1, end + 1}, close + c.last.member}),
+	}
+	l = &c.last
+	if l.id.end > 0 {
+		c.ID = event[l.id.start:l.id.end]
+	}
+	if l.created.end > 0 {
+		c.Created = event[l.created.start:l.created.end]
+	}
+	if l.delta.start > 0 {
+		c.delta = span{l.delta.start, close + l.delta.end}
+		c.Delta = event[c.delta.start:c.delta.end]
+	}
+	c.finish = l.finish.from(-close)
+	if c.stop = l.stop.from(-close); c.stop.end > 0 {
+		c.Stop = event[c.stop.start:c.stop.end]
+	}
+	return true
+}
+
+func (c *Piece) readWhole(event []byte) bool {
+	*c = Piece{event: event, Text: c.Text[:0], Prompt: c.Prompt[:0], IDs: c.IDs[:0], ids: c.ids[:0], last: c.last}
 	s := jsonscan.New(event, maxDepth)
 	if s.Peek() != '{' {
 		return false

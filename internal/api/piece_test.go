@@ -2,7 +2,9 @@ package api_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/warmpath/warmpath/internal/api"
@@ -56,6 +58,12 @@ func FuzzPiece(f *testing.F) {
 		if !json.Valid(event) {
 			t.Errorf("%q was read", event)
 		}
+		var again api.Piece
+		again.Read([]byte(events[2]))
+		again.Read(event)
+		if whatIs(&again) != whatIs(&c) {
+			t.Errorf("%q is %s, and behind another event %s", event, whatIs(&c), whatIs(&again))
+		}
 		outs := [][]byte{c.AppendWithoutIDs(nil, false), c.AppendWithoutIDs(nil, true)}
 		if c.HasText {
 			outs = append(outs, c.AppendLike(nil, text, &c))
@@ -66,4 +74,52 @@ func FuzzPiece(f *testing.F) {
 			}
 		}
 	})
+}
+
+// whatIs has all that a piece says.
+func whatIs(c *api.Piece) string {
+	return fmt.Sprintf("%t %t %t %t %q %q %q %q %q %q %q %v %v %s %s", c.Failed, c.Role, c.Other, c.HasText, c.Text, c.Finish, c.Stop, c.Delta, c.Usage,
+		c.ID, c.Created, c.Prompt, c.IDs, c.AppendWithoutIDs(nil, false), c.AppendWithoutIDs(nil, true))
+}
+
+// An event that is recognized by the event before it says the same as when it is read alone.
+func TestAPieceDoesNotDependOnThePieceBefore(t *testing.T) {
+	chat := `{"id":"x-1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{"index":0,"delta":{"content":"%s"},"logprobs":null,"finish_reason":null,"token_ids":[%s]}]}`
+	completion := `{"id":"y","created":8,"choices":[{"index":0,"text":"%s","logprobs":null,"finish_reason":null,"stop_reason":null,"token_ids":[%s],"prompt_token_ids":null}],"usage":null}`
+	all := slices.Clone(events)
+	for _, form := range []string{chat, completion} {
+		for _, text := range []string{"", "a", " word", `a\"b`, `\u00e9`, "é", `","x":"`} {
+			for _, ids := range []string{"", "1", "1,2", "4294967295", "4294967296", "1,", ",", "1,,2", "-1", "1.5", "99999999999999999999999", " 1 ", `1],"y":[2`} {
+				all = append(all, fmt.Sprintf(form, text, ids))
+			}
+		}
+	}
+	for _, first := range []string{fmt.Sprintf(chat, "b", "5"), fmt.Sprintf(completion, " c", "6,7"), events[2]} {
+		for _, event := range all {
+			var after, alone api.Piece
+			after.Read([]byte(first))
+			got, want := after.Read([]byte(event)), alone.Read([]byte(event))
+			if got != want || got && whatIs(&after) != whatIs(&alone) {
+				t.Errorf("%s\n%t %s\n%t %s", event, got, whatIs(&after), want, whatIs(&alone))
+			}
+			if got && after.HasText && string(after.AppendLike(nil, "z", &after)) != string(alone.AppendLike(nil, "z", &alone)) {
+				t.Errorf("%s: %s", event, after.AppendLike(nil, "z", &after))
+			}
+		}
+	}
+}
+
+func BenchmarkPiece(b *testing.B) {
+	event := `{"id":"chatcmpl-0123456789abcdef","object":"chat.completion.chunk","created":1795918144,"model":"m","choices":[{"index":0,"delta":{"content":" word"},"logprobs":null,"finish_reason":null,"token_ids":[12345]}]}`
+	for name, next := range map[string]string{"like": event, "whole": strings.Replace(event, " word", `\n`, 1)} {
+		b.Run(name, func(b *testing.B) {
+			var c api.Piece
+			c.Read([]byte(event))
+			text := []byte(next)
+			b.ReportAllocs()
+			for b.Loop() {
+				c.Read(text)
+			}
+		})
+	}
 }

@@ -156,6 +156,16 @@ func TestTokensAreCountedForEverySplitOfAStream(t *testing.T) {
 	other := strings.ReplaceAll(tokenEvent, "c-1", "c-2")
 	ids := `data: {"choices":[{"index":0,"delta":{"content":""},"token_ids":[5,6]}]}` + "\n\n"
 	stream := roleEvent + tokenEvent + tokenEvent + other + tokenEvent + ids + finishEvent
+	for event, want := range map[string]int{ // the ids of an event do not change what is counted
+		`"a"},"token_ids":[5,6]`: 2, `" b"},"token_ids":[1234567]`: 2, `""},"token_ids":[1]`: 2, `""},"token_ids":[]`: 1, `"c"},"token_ids":[7,"x"]`: 2,
+	} {
+		var w Watcher
+		w.Reset(OpenAIChat, EventStream)
+		w.Feed([]byte(strings.Replace(ids, `""`, `"word"`, 1) + `data: {"choices":[{"index":0,"delta":{"content":` + event + `}]}` + "\n\n"))
+		if w.Tokens() != want {
+			t.Errorf("%d tokens, want %d: %s", w.Tokens(), want, event)
+		}
+	}
 	var w Watcher
 	for n := 1; n <= len(stream); n++ {
 		watch(&w, EventStream, stream, n)
