@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 tiny, out = sys.argv[1:3]
 t = AutoTokenizer.from_pretrained(tiny)
-thoughts = ["<thi", "nk>", "Hm", ", w", "hat", " is", " th", "ere?", "\nI l", "ook ", "twice", ".", "</th", "ink>", "\n\n"]
+thoughts = ["<think>", "Hm", ", w", "hat", " is", " th", "ere?", "\nI l", "ook ", "twice", ".", "</think>", "\n\n"]
 pieces = (thoughts if os.environ.get("THINKS") else []) + [
     "Let", " me", " lo", "ok – na", "ïve", " 漢", "字 😀", " Spa", b"\xc3", b"\xb1", "a fir", "st.\n", "<tool", "_call>\n", '{"na', 'me":', ' "get_', "weat",
     'her",', ' "argu', 'ments"', ': {"ci', 'ty": "', "Ber", "lin \\", '"x\\"', ' é", ', '"days"', ": 3", "}}", "\n</to", "ol_call>", "\n<to", 'ol_call', '>\n{"', 'name"',
