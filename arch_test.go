@@ -55,6 +55,7 @@ var rules = []struct {
 	{"github.com/prometheus/", []string{"internal/telemetry"}, "one heavy dependency, one home"},
 	{"go.opentelemetry.io/", []string{"internal/telemetry"}, "one heavy dependency, one home"},
 	{"github.com/spf13/cobra", []string{"cmd/warmpath"}, "commands live in cmd/warmpath"},
+	{"github.com/santhosh-tekuri/jsonschema/", []string{"test/testenv"}, "only tests validate answers with JSON schemas"},
 	{"github.com/valyala/fastjson", []string{"internal/mockengine", "internal/loadgen"}, "the mock engines and the load generator read JSON as trees; the router reads it with internal/jsonscan"},
 	{"github.com/go-jose/", []string{"internal/tenant"}, "tokens are the tenant package's business"},
 	{"github.com/goccy/go-yaml", []string{"internal/config"}, "the file's format is the config package's business"},
