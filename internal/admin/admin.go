@@ -67,13 +67,14 @@ type Admin struct {
 	key     [sha256.Size]byte
 	guarded bool
 	routes  http.Handler
+	methods map[string][]string // the methods that each path answers
 }
 
 // New returns the handler. cfg has passed Validate, and cfg.Key has been read.
 func New(cfg Config, parts Parts) *Admin {
 	a := &Admin{Parts: parts, key: sha256.Sum256([]byte(cfg.Key)), guarded: cfg.Key != ""}
 	mux := http.NewServeMux()
-	methods := map[string][]string{}
+	a.methods = map[string][]string{}
 	for _, r := range []struct {
 		method, path string
 		answer       http.HandlerFunc
@@ -83,6 +84,7 @@ func New(cfg Config, parts Parts) *Admin {
 			answer(w, http.StatusOK, map[string]string{"status": "ok"})
 		}},
 		{"GET", "/readiness", parts.Gateway.ServeHTTP},
+		{"GET", "/openapi.json", describe},
 		{"GET", "/admin/workers", a.workers},
 		{"PATCH", "/admin/workers", a.changeWorker},
 		{"GET", "/admin/decisions", a.decisions},
@@ -96,9 +98,9 @@ func New(cfg Config, parts Parts) *Admin {
 		{"GET", "/is_sleeping", parts.Gateway.IsSleeping},
 	} {
 		mux.HandleFunc(r.method+" "+r.path, r.answer)
-		methods[r.path] = append(methods[r.path], r.method)
+		a.methods[r.path] = append(a.methods[r.path], r.method)
 	}
-	for path, list := range methods {
+	for path, list := range a.methods {
 		mux.HandleFunc(path, wrongMethod(list))
 	}
 	mux.HandleFunc("/", unknown)
@@ -193,7 +195,7 @@ func wrongMethod(methods []string) http.HandlerFunc {
 }
 
 func unknown(w http.ResponseWriter, r *http.Request) {
-	problem(w, http.StatusNotFound, fmt.Errorf("there is no %s %s here; try GET /metrics, GET /health, GET /readiness, GET or PATCH /admin/workers, GET /admin/decisions, "+
+	problem(w, http.StatusNotFound, fmt.Errorf("there is no %s %s here; try GET /metrics, GET /health, GET /readiness, GET /openapi.json, GET or PATCH /admin/workers, GET /admin/decisions, "+
 		"GET /admin/queue, GET /admin/tenants, POST /admin/explain, POST /admin/reload, POST /flush_cache, POST /sleep, POST /wake_up or GET /is_sleeping", api.Bounded(r.Method), api.Bounded(r.URL.Path)))
 }
 

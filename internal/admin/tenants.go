@@ -52,7 +52,11 @@ func (a *Admin) tenants(w http.ResponseWriter, r *http.Request) {
 		all = []*tenant.Tenant{t}
 	}
 	for _, t := range all {
-		out.Tenants = append(out.Tenants, TenantLine{Config: t.Config, Counts: t.Counts()})
+		line := TenantLine{Config: t.Config, Counts: t.Counts()}
+		if line.Models == nil {
+			line.Models = []string{} // a list in each answer
+		}
+		out.Tenants = append(out.Tenants, line)
 	}
 	slices.SortStableFunc(out.Tenants, func(a, b TenantLine) int { return cmp.Compare(b.Counts.Requests, a.Counts.Requests) })
 	out.Tenants = out.Tenants[:min(n, len(out.Tenants))]

@@ -41,3 +41,22 @@ func (r *MadeResponses) Has(id string, now time.Time) bool { _, ok := r.find(id,
 
 // Len returns the number of remembered responses.
 func (r *MadeResponses) Len() int { return len(r.byID) }
+
+// OpenAPI is the description of the routes.
+var OpenAPI = openAPI
+
+// MethodsOf returns the methods of a path's route, as the header Allow lists them; "" if there is no route.
+func MethodsOf(path string) string {
+	if r := routeOf(path); r != nil {
+		return r.methods
+	}
+	return ""
+}
+
+// AllPaths returns the paths of all routes. A path that ends in / stands for all paths below it.
+func AllPaths() (paths []string) {
+	for _, r := range routes {
+		paths = append(paths, r.path)
+	}
+	return paths
+}

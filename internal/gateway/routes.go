@@ -63,6 +63,7 @@ var routes = []route{
 	{path: "/sleep", methods: onlyPost, serve: (*Gateway).refuseOrder},
 	{path: "/wake_up", methods: onlyPost, serve: (*Gateway).refuseOrder},
 	{path: "/is_sleeping", methods: onlyGet, serve: (*Gateway).isSleeping},
+	{path: "/openapi.json", methods: onlyGet, serve: (*Gateway).describe},
 	{path: "/health", methods: onlyGet, serve: (*Gateway).health, open: true},
 	{path: "/readiness", methods: onlyGet, serve: (*Gateway).readiness, open: true},
 }
