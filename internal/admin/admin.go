@@ -18,6 +18,7 @@ import (
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/discovery"
 	"github.com/warmpath/warmpath/internal/gateway"
 	"github.com/warmpath/warmpath/internal/jsonscan"
 	"github.com/warmpath/warmpath/internal/network"
@@ -28,8 +29,8 @@ import (
 	"github.com/warmpath/warmpath/kvfeed"
 )
 
-// Parts are the components that the admin listener shows. All are required except Certificates, Connections, Notes,
-// TokenModels, Stalled, Meant and Reload.
+// Parts are the components that the admin listener shows. All are required except Certificates, Connections, Workers,
+// Notes, TokenModels, Stalled, Meant and Reload.
 type Parts struct {
 	Router    *warmpath.Router
 	Gateway   *gateway.Gateway
@@ -46,6 +47,8 @@ type Parts struct {
 	Streams func() map[fleet.Holder]*kvfeed.Stats
 	// IndexHolders returns the index's statistics of each holder.
 	IndexHolders func() map[fleet.Holder]IndexHolder
+	// Workers adds and removes workers; nil: the workers cannot be changed.
+	Workers *discovery.Static
 	// Notes returns, by URL, what discovery could not learn of workers or had to assume; nil: there are no notes.
 	Notes func() map[string][]string
 	// TokenModels returns the source of the token ids of each model; nil: the sources are unknown.
@@ -75,10 +78,11 @@ func New(cfg Config, parts Parts) *Admin {
 	a := &Admin{Parts: parts, key: sha256.Sum256([]byte(cfg.Key)), guarded: cfg.Key != ""}
 	mux := http.NewServeMux()
 	a.methods = map[string][]string{}
-	for _, r := range []struct {
+	type route struct {
 		method, path string
 		answer       http.HandlerFunc
-	}{
+	}
+	routes := []route{
 		{"GET", "/metrics", parts.Telemetry.Handler(parts.Sources).ServeHTTP},
 		{"GET", "/health", func(w http.ResponseWriter, _ *http.Request) {
 			answer(w, http.StatusOK, map[string]string{"status": "ok"})
@@ -86,7 +90,9 @@ func New(cfg Config, parts Parts) *Admin {
 		{"GET", "/readiness", parts.Gateway.ServeHTTP},
 		{"GET", "/openapi.json", describe},
 		{"GET", "/admin/workers", a.workers},
+		{"POST", "/admin/workers", a.addWorker},
 		{"PATCH", "/admin/workers", a.changeWorker},
+		{"DELETE", "/admin/workers", a.removeWorker},
 		{"GET", "/admin/decisions", a.decisions},
 		{"GET", "/admin/queue", a.queue},
 		{"GET", "/admin/tenants", a.tenants},
@@ -96,7 +102,11 @@ func New(cfg Config, parts Parts) *Admin {
 		{"POST", "/sleep", parts.Gateway.Order},
 		{"POST", "/wake_up", parts.Gateway.Order},
 		{"GET", "/is_sleeping", parts.Gateway.IsSleeping},
-	} {
+	}
+	if cfg.PeerPaths {
+		routes = append(routes, route{"POST", "/add_worker", a.peerAdd}, route{"POST", "/remove_worker", a.peerRemove}, route{"GET", "/list_workers", a.peerList})
+	}
+	for _, r := range routes {
 		mux.HandleFunc(r.method+" "+r.path, r.answer)
 		a.methods[r.path] = append(a.methods[r.path], r.method)
 	}
@@ -161,7 +171,7 @@ func (a *Admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // needsKey reports whether a path is answered only with the key, if there is a key.
 func needsKey(path string) bool {
 	switch path {
-	case "/flush_cache", "/sleep", "/wake_up", "/is_sleeping":
+	case "/flush_cache", "/sleep", "/wake_up", "/is_sleeping", "/add_worker", "/remove_worker", "/list_workers":
 		return true
 	}
 	return strings.HasPrefix(path, "/admin")
@@ -195,7 +205,7 @@ func wrongMethod(methods []string) http.HandlerFunc {
 }
 
 func unknown(w http.ResponseWriter, r *http.Request) {
-	problem(w, http.StatusNotFound, fmt.Errorf("there is no %s %s here; try GET /metrics, GET /health, GET /readiness, GET /openapi.json, GET or PATCH /admin/workers, GET /admin/decisions, "+
+	problem(w, http.StatusNotFound, fmt.Errorf("there is no %s %s here; try GET /metrics, GET /health, GET /readiness, GET /openapi.json, GET, POST, PATCH or DELETE /admin/workers, GET /admin/decisions, "+
 		"GET /admin/queue, GET /admin/tenants, POST /admin/explain, POST /admin/reload, POST /flush_cache, POST /sleep, POST /wake_up or GET /is_sleeping", api.Bounded(r.Method), api.Bounded(r.URL.Path)))
 }
 
@@ -214,6 +224,13 @@ func (a *Admin) workers(w http.ResponseWriter, _ *http.Request) {
 	for _, fw := range snapshot.Workers() {
 		line := workerOf(fw)
 		line.Notes = notes[fw.URL]
+		if a.Workers != nil {
+			from, leaving, by := a.Workers.SourceOf(fw.URL)
+			if line.Source = string(from); leaving {
+				by = by.UTC()
+				line.LeavesBy = &by
+			}
+		}
 		for _, h := range fw.Holders {
 			holder := a.holderOf(snapshot, h)
 			holder.IndexHolder, holder.Stats = blocks[h], streams[h]
@@ -221,6 +238,9 @@ func (a *Admin) workers(w http.ResponseWriter, _ *http.Request) {
 			line.Holders = append(line.Holders, holder)
 		}
 		out.Workers = append(out.Workers, line)
+	}
+	if a.Workers != nil {
+		out.Removed = a.Workers.Removed()
 	}
 	out.Index = append(out.Index, a.Sources.Index()...)
 	if a.Sources.Stale != nil {

@@ -276,7 +276,7 @@ func TestAWrongMethodIsAnsweredWithTheAllowedOne(t *testing.T) {
 	}{
 		{"GET", "/admin/explain", 405, "only POST with the body of a request"},
 		{"GET", "/admin/reload", 405, "only POST"},
-		{"POST", "/admin/workers", 405, "only GET, HEAD"},
+		{"PUT", "/admin/workers", 405, "only GET, HEAD, POST, PATCH, DELETE"},
 		{"DELETE", "/metrics", 405, "only GET, HEAD"},
 		{"GET", "/admin/nothing", 404, "try GET /metrics, GET /health, GET /readiness, "},
 	} {

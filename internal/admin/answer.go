@@ -14,6 +14,8 @@ type Workers struct {
 	Index   []telemetry.Index `json:"index"` // one for each base model
 	Kinds   []Kind            `json:"kinds"` // workers that share one timing
 	Tokens  *Tokens           `json:"tokens,omitempty"`
+	// Removed are the URLs that a source of workers lists, and that an operator removed all the same.
+	Removed []string `json:"removed,omitempty"`
 	// StaleSeconds is the age of the figures of the index and of the event streams; absent if they are current.
 	StaleSeconds float64 `json:"stale_seconds,omitempty"`
 	// Stalled names the work that makes no progress; absent if there is none.
@@ -60,10 +62,14 @@ type Worker struct {
 	Healthy  bool              `json:"healthy"`
 	Ready    bool              `json:"ready"` // requests may go there
 	Draining bool              `json:"draining"`
-	Asleep   bool              `json:"asleep"`
-	Why      string            `json:"why,omitempty"`   // reason why the worker is not ready
-	Notes    []string          `json:"notes,omitempty"` // what discovery could not learn of the worker, or assumed
-	Holders  []Holder          `json:"holders"`
+	// Source is what lists the worker: list (the configuration or the command line), file, admin or dns.
+	Source string `json:"source,omitempty"`
+	// LeavesBy is when a worker that leaves is gone at the latest; absent if the worker does not leave.
+	LeavesBy *time.Time `json:"leaves_by,omitempty"`
+	Asleep   bool       `json:"asleep"`
+	Why      string     `json:"why,omitempty"`   // reason why the worker is not ready
+	Notes    []string   `json:"notes,omitempty"` // what discovery could not learn of the worker, or assumed
+	Holders  []Holder   `json:"holders"`
 }
 
 // Kind describes workers that are alike and share one timing.
@@ -72,8 +78,8 @@ type Kind struct {
 	Holders int    `json:"holders"`
 	// Timing is how long the passes of the median holder take, as learned from all holders.
 	Timing fleet.Timing `json:"timing"`
-	// Spread is how much the paces of the holders differ beyond chance: the standard deviation of the paces' logarithms. A
-	// pace is the time of a holder's passes, divided by the time of the median holder's passes.
+	// Spread is how much the paces of the holders differ beyond chance: the standard deviation of the paces'
+	// logarithms. A pace is the time of a holder's passes, divided by the time of the median holder's passes.
 	Spread float64 `json:"spread"`
 }
 
@@ -86,12 +92,12 @@ type Holder struct {
 	BlockedUntil *time.Time `json:"blocked_until,omitempty"`
 	// LimitedUntil is the end of the pause after a 429, which may hold for only one tenant; absent when there is none.
 	LimitedUntil *time.Time `json:"limited_until,omitempty"`
-	// Useless are the models and endpoints for which the holder gets only trial requests, because its answers there were
-	// useless or lost and another worker's answers were better.
+	// Useless are the models and endpoints for which the holder gets only trial requests, because its answers there
+	// were useless or lost and another worker's answers were better.
 	Useless []Useless `json:"useless,omitempty"`
 	// Suspect: the worker seems to be frozen. Share is below 1 during slow start: the holder may have N requests at the
-	// same time, and gets this share of the requests beyond N. N is one more than the number of requests that the holder
-	// has answered since its return; after a failure N is 0.
+	// same time, and gets this share of the requests beyond N. N is one more than the number of requests that the
+	// holder has answered since its return; after a failure N is 0.
 	Suspect bool    `json:"suspect,omitempty"`
 	Share   float64 `json:"share"`
 	Load    Load    `json:"load"`
@@ -118,8 +124,8 @@ type Useless struct {
 // IndexHolder is the statistics of a holder in the index of its model.
 type IndexHolder struct {
 	IndexBlocks int64 `json:"index_blocks"` // blocks of the holder in the index
-	// IndexEvicted is the number of blocks that were evicted from the index. IndexRefused is the number of announcements
-	// and blocks that the index refused. Both count from the time when the index last forgot the holder.
+	// IndexEvicted is the number of blocks that were evicted from the index. IndexRefused is the number of
+	// announcements and blocks that the index refused. Both count from the time when the index last forgot the holder.
 	IndexEvicted int64 `json:"index_evicted,omitempty"`
 	IndexRefused int64 `json:"index_refused,omitempty"`
 }

@@ -21,6 +21,9 @@ type Config struct {
 	KeyFile string `yaml:"key_file"`
 	// TLS names the files for TLS at the admin listener. By default it speaks HTTP without TLS.
 	TLS network.TLSConfig `yaml:"tls"`
+	// PeerPaths serves /add_worker, /remove_worker and /list_workers of sglang-router and vllm-router at the admin
+	// listener, for scripts that call them. By default it is off: /admin/workers does the same, and more.
+	PeerPaths bool `yaml:"peer_paths"`
 }
 
 // DefaultConfig listens on loopback without a key, at port 9090, which Prometheus users expect.

@@ -36,7 +36,7 @@ func TestAWrongChangeOfAWorkerIsRefused(t *testing.T) {
 	a, _ := newAdmin(t, admin.DefaultConfig(), nil)
 	for body, want := range map[string]string{
 		"":                                     "read the change of a worker",
-		`{"url": "http://a:1"}`:                "url and draining are needed",
+		`{"url": "http://a:1"}`:                "url and a change are needed",
 		`{"url": "http://a:1", "drain": true}`: "unknown field",
 		`{"url": "http://a:1", "draining": "yes"}`: "read the change of a worker",
 		`{"url": "http://a:1", "draining": true}{`: "more than one value",

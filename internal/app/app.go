@@ -160,7 +160,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	a.gateway.UseModelNames(cfg.ModelNames())
 	parts := admin.Parts{
 		Router: a.router, Gateway: a.gateway, Telemetry: a.telemetry, Tenants: a.tenants, Certificates: a.adminCertificates, Sources: a.sources(), Bodies: bodies, Log: o.Log,
-		Connections: operators, Streams: a.streams, IndexHolders: a.indexHolders, Notes: a.workers.Notes, TokenModels: a.showModels,
+		Connections: operators, Streams: a.streams, IndexHolders: a.indexHolders, Workers: a.workers, Notes: a.workers.Notes, TokenModels: a.showModels,
 		Stalled: a.stalled, Meant: config.Meant,
 	}
 	if o.Load != nil {

@@ -47,7 +47,7 @@ func (a *App) Reload() (changes []string, err error) {
 	}
 	useWorkers := func() {}
 	if !reflect.DeepEqual(next.Workers, a.cfg.Workers) {
-		if useWorkers, err = a.workers.Prepare(next.Workers); err != nil {
+		if useWorkers, err = a.workers.Prepare(discovery.SourceList, next.Workers); err != nil {
 			return nil, err
 		}
 		changes = compareWorkers(a.cfg.Workers, next.Workers)

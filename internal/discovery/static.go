@@ -3,7 +3,6 @@ package discovery
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -57,7 +56,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Static watches a fixed list of workers. Its methods may be called from any goroutine.
+// Static watches the workers that its sources list. Its methods may be called from any goroutine.
 type Static struct {
 	fleet  *fleet.Fleet
 	client *http.Client
@@ -67,7 +66,8 @@ type Static struct {
 	claims *claims
 
 	mu      sync.Mutex // guards the fields below; never held during a question to a worker
-	targets []Target
+	roster  roster
+	targets []listed      // the watched workers, computed from roster
 	changed chan struct{} // closed when targets are replaced
 	notes   map[string][]string
 }
@@ -80,58 +80,22 @@ func NewStatic(f *fleet.Fleet, targets []Target, c Config, client *http.Client, 
 	if client == nil {
 		client = NewClient(nil, c.Peers)
 	}
-	s := &Static{fleet: f, client: client, config: c.withDefaults(), log: log, changed: make(chan struct{}), claims: newClaims(), notes: map[string][]string{}}
+	s := &Static{fleet: f, client: client, config: c.withDefaults(), log: log, changed: make(chan struct{}), claims: newClaims(), notes: map[string][]string{},
+		roster: roster{lists: map[Source][]Target{}, removed: map[string]bool{}, leaving: map[string]*leave{}}}
 	if err := s.Replace(targets); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-// Replace makes targets the list of workers. Run then probes new workers, removes missing workers from the fleet, and
-// probes changed workers again. Nothing changes for unchanged workers. If one target is not valid, nothing changes.
+// Replace makes targets the workers of the list: see [Static.Prepare]. If one target is not valid, nothing changes.
 func (s *Static) Replace(targets []Target) error {
-	apply, err := s.Prepare(targets)
+	apply, err := s.Prepare(SourceList, targets)
 	if err != nil {
 		return err
 	}
 	apply()
 	return nil
-}
-
-// Prepare is the first half of [Static.Replace]: it checks targets and changes nothing. The function that it returns is
-// the second half, which cannot fail.
-func (s *Static) Prepare(targets []Target) (apply func(), err error) {
-	var errs []error
-	normal := make([]Target, 0, len(targets))
-	peers := make([]*network.Peer, 0, len(targets))
-	seen := map[string]bool{}
-	for _, t := range targets {
-		n, err := t.normalize()
-		if err == nil && seen[n.URL] {
-			err = fmt.Errorf("URL %s is listed twice", n.URL)
-		}
-		var p *network.Peer
-		if err == nil {
-			p, err = n.peer()
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("worker %q: %w", t.URL, err))
-			continue
-		}
-		seen[n.URL] = true
-		normal, peers = append(normal, n), append(peers, p)
-	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
-	}
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.config.Peers.Replace(peers)
-		s.targets = normal
-		close(s.changed)
-		s.changed = make(chan struct{})
-	}, nil
 }
 
 // Notes returns, by URL, what the last probe of each worker could not learn or had to assume.
@@ -156,6 +120,7 @@ func (s *Static) note(url string, notes []string) {
 func (s *Static) Run(ctx context.Context) error {
 	type watching struct {
 		*worker
+		stay uint64
 		stop context.CancelFunc
 		done chan struct{}
 	}
@@ -168,10 +133,15 @@ func (s *Static) Run(ctx context.Context) error {
 	}()
 	for ctx.Err() == nil {
 		s.mu.Lock()
+		var look <-chan time.Time
+		if s.endLeaves(time.Now()) {
+			look = time.After(leaveEvery)
+		}
 		targets, changed := s.targets, s.changed
 		s.mu.Unlock()
 		for url, w := range watched {
-			if slices.ContainsFunc(targets, func(t Target) bool { return t.URL == url }) {
+			// A worker that left and joined again meanwhile is another worker.
+			if slices.ContainsFunc(targets, func(l listed) bool { return l.URL == url && l.stay == w.stay }) {
 				continue
 			}
 			w.stop()
@@ -183,18 +153,18 @@ func (s *Static) Run(ctx context.Context) error {
 			s.log.Info("worker removed", "worker", url)
 		}
 		for _, t := range targets {
-			w := &worker{Static: s, target: t}
+			w := &worker{Static: s, target: t.Target}
 			if old := watched[t.URL]; old == nil {
 				w.begin()
-			} else if old.target.Equal(t) {
+			} else if old.target.Equal(t.Target) {
 				continue
 			} else {
 				old.stop()
 				<-old.done
-				w = old.retarget(t)
+				w = old.retarget(t.Target)
 			}
 			wctx, stop := context.WithCancel(ctx)
-			entry := &watching{w, stop, make(chan struct{})}
+			entry := &watching{w, t.stay, stop, make(chan struct{})}
 			watched[t.URL] = entry
 			go func() {
 				defer close(entry.done)
@@ -203,6 +173,7 @@ func (s *Static) Run(ctx context.Context) error {
 		}
 		select {
 		case <-changed:
+		case <-look:
 		case <-ctx.Done():
 		}
 	}
@@ -252,7 +223,8 @@ func (w *worker) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		var err error
 		moved := w.claims.change()
-		// An unhealthy worker that comes back is probably a new process, perhaps of another version. So it is probed again.
+		// An unhealthy worker that comes back is probably a new process, perhaps of another version. So it is probed
+		// again.
 		due := !w.healthy || time.Since(probed) >= w.config.Refresh || len(w.own(nil)) != len(w.last.Facts.Events)
 		err = w.check(ctx)
 		if err == nil && due {
@@ -451,10 +423,6 @@ func (w *worker) report(err error) {
 func (s *Static) Target(url string) Target {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, t := range s.targets {
-		if t.URL == url {
-			return t
-		}
-	}
-	return Target{}
+	l, _ := s.find(url)
+	return l.Target
 }
