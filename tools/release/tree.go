@@ -79,8 +79,8 @@ func compressed(t tree, when time.Time, prefix string) ([]byte, error) {
 	return zipped(plain, gzip.DefaultCompression), nil
 }
 
-// zipped compresses data. Its header has no name and no time. The best level takes three times as long, for 0.3 % of the
-// size of a binary; Debian asks for it for manual pages and changelogs.
+// zipped compresses data. Its header has no name and no time. The best level takes three times as long, for 0.3 % of a
+// binary's size; Debian asks for it for manual pages and changelogs.
 func zipped(data []byte, level int) []byte {
 	var out bytes.Buffer
 	w, _ := gzip.NewWriterLevel(&out, level) // fails only for unknown levels
