@@ -25,7 +25,7 @@ type Settings struct {
 	APIKey    *string           `json:"api_key"`
 	APIKeyUse *string           `json:"api_key_use"`
 	TLS       *TLS              `json:"tls"`    // replaces all settings of TLS
-	Labels    map[string]string `json:"labels"` // replaces all labels
+	Labels    map[string]string `json:"labels,omitempty"` // replaces all labels
 }
 
 // TLS has the files for an https worker, on the router's machine.
