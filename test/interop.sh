@@ -5,6 +5,7 @@
 #   - The official OpenAI and Anthropic clients for Python (70 MB), in an environment in …/warmpath/openai of the cache
 #     folder.
 #   - The protocol of OpenTelemetry for Python with gRPC (20 MB), in …/warmpath/otlp, for a receiver of traces.
+#   - Debian's prometheus (95 MB, unpacked and not installed), in …/warmpath/prometheus, for the dashboard and the alerts.
 #   - Where test/engines/setup.sh has installed vLLM: the Python modules of the vLLM 0.33.0 wheel (a download of 340 MB,
 #     60 MB stay in …/warmpath/wheels). A test makes the vectors in kvfeed/testdata again with these modules.
 set -euo pipefail
@@ -26,6 +27,15 @@ if ! "$cache/otlp/bin/python" -c 'import grpc, opentelemetry.proto' 2>/dev/null;
   mkdir -p "$cache"
   python3 -m venv "$cache/otlp"
   "$cache/otlp/bin/pip" install -q --disable-pip-version-check 'opentelemetry-proto==1.45.2' 'grpcio==1.85.3'
+fi
+if [ ! -x "$cache/prometheus/usr/bin/promtool" ]; then
+  echo "interop: unpacking Debian's prometheus into $cache/prometheus"
+  package=$(mktemp -d)
+  (cd "$package" && apt-get download -qq prometheus && dpkg-deb -x prometheus_*.deb unpacked)
+  rm -rf "$cache/prometheus"
+  mkdir -p "$cache"
+  mv "$package/unpacked" "$cache/prometheus"
+  rm -rf "$package"
 fi
 modules=$cache/wheels/vllm-0.33.0
 if [ -x "$cache/engines/vllm/venv/bin/python" ] && [ ! -d "$modules" ]; then

@@ -190,7 +190,7 @@ func unlikeFlags() (all []ForeignFlag) {
 		{"worker-startup-timeout-secs worker-startup-check-interval", others, OneValue, "leave it out: the router starts at once, and asks a worker until it answers (health.retry)"},
 		{"log-dir", others, OneValue, "the log goes to standard error: let systemd or the container's runtime keep it"},
 		{"request-id-headers", others, ManyValues, "leave it out: headers with request ids pass through"},
-		{"prometheus-duration-buckets", sglang, ManyValues, "leave it out: the histograms have fixed buckets (docs/operate.md)"},
+		{"prometheus-duration-buckets", sglang, ManyValues, "leave it out: the histograms have fixed buckets (docs/metrics.md)"},
 		{"cors-allowed-origins", others, ManyValues, "answer CORS in a proxy in front of the router"},
 		{"static-models", stack, OneValue, "leave it out: the router asks the workers for their models; or --worker URL,model=NAME"},
 		{"kv-penalty-host kv-penalty-external kv-penalty-disk", vllm, OneValue, "set routing.tier_weights in the file: 1 minus the penalty"},
