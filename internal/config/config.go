@@ -103,10 +103,10 @@ type Config struct {
 	// ranks sets another number, up to 256. api_key (or api_key_file, or api_key_env with the name of an environment
 	// variable) is sent with the router's own questions to an engine that requires a key; clients send their own keys.
 	// api_key_use: missing also sends it for clients without a key, and always in place of every client's key. tls has
-	// ca_file, cert_file, key_file and server_name for https. A URL may also be unix:// and the path of a socket. labels:
-	// workers with the same label hardware share their timing, and the locality filter reads node and zone. A reload
-	// applies changes of the workers. A reload refuses a file without the key workers, because such a file may be cut
-	// short; an empty list removes all workers.
+	// ca_file, cert_file, key_file and server_name for https. protocol is auto, http1 or http2. A URL may also be
+	// unix:// and the path of a socket. labels: workers with the same label hardware share their timing, and the
+	// locality filter reads node and zone. A reload applies changes of the workers. A reload refuses a file without
+	// the key workers, because such a file may be cut short; an empty list removes all workers.
 	Workers []discovery.Target `yaml:"workers"`
 	// Admin is the second listener. It serves metrics, workers, decisions, explain and reload.
 	Admin admin.Config `yaml:"admin"`

@@ -315,6 +315,8 @@ func TestTargetsAreRead(t *testing.T) {
 		{in: "https://a/vllm-a,api_key_file=/k,api_key_use=always,tls.ca_file=/c,tls.server_name=s", want: Target{URL: "https://a/vllm-a",
 			APIKeyFile: "/k", APIKeyUse: "always", TLS: network.TLS{CAFile: "/c", ServerName: "s"}}},
 		{in: "http://a,tls.ca_file=/c", err: "write https://"},
+		{in: "http://a,protocol=http2", want: Target{URL: "http://a", Protocol: "http2"}},
+		{in: "http://a,protocol=h2", err: "none of auto, http1, http2"},
 		{in: "http://a,api_key_use=always", err: "needs a key"},
 		{in: "http://a,api_key_use=s3cret,api_key_env=K", err: "none of questions, missing, always"},
 		{in: "http://a?x=1", err: "scheme, host, port and path only"},

@@ -43,6 +43,8 @@ type Target struct {
 	APIKeyEnv  string `yaml:"api_key_env,omitempty"`
 	// APIKeyUse says which requests carry the key: questions (the default), missing or always; see network.KeyUse.
 	APIKeyUse string `yaml:"api_key_use,omitempty"`
+	// Protocol is auto (the default), http1 or http2; see network.Protocol.
+	Protocol string `yaml:"protocol,omitempty"`
 	// TLS has the files for an https worker.
 	TLS network.TLS `yaml:"tls,omitempty"`
 	// Labels are read by policies, for example node and zone by the locality filter.
@@ -88,6 +90,8 @@ func ParseTarget(s string) (Target, error) {
 			t.APIKeyEnv = value
 		case "api_key_use":
 			t.APIKeyUse = value
+		case "protocol":
+			t.Protocol = value
 		case "tls.ca_file":
 			t.TLS.CAFile = value
 		case "tls.cert_file":
@@ -99,7 +103,7 @@ func ParseTarget(s string) (Target, error) {
 		default:
 			label, ok := strings.CutPrefix(name, "label.")
 			if !ok || label == "" {
-				return t, fmt.Errorf("parse worker %q: option %q is none of events, replay, topic, model, ranks, api_key_file, api_key_env, api_key_use, tls.ca_file, tls.cert_file, tls.key_file, tls.server_name, label.NAME%s",
+				return t, fmt.Errorf("parse worker %q: option %q is none of events, replay, topic, model, ranks, api_key_file, api_key_env, api_key_use, protocol, tls.ca_file, tls.cert_file, tls.key_file, tls.server_name, label.NAME%s",
 					shown(base), name, labelHint(name))
 			}
 			if t.Labels == nil {
@@ -144,7 +148,7 @@ func shown(text string) string {
 // Equal reports whether all fields are equal, except the places from which the key was read.
 func (t Target) Equal(o Target) bool {
 	return t.URL == o.URL && t.Events == o.Events && t.Replay == o.Replay && t.Topic == o.Topic && t.Model == o.Model && t.APIKey == o.APIKey &&
-		t.APIKeyUse == o.APIKeyUse && t.TLS == o.TLS && t.Ranks == o.Ranks && maps.Equal(t.Labels, o.Labels)
+		t.APIKeyUse == o.APIKeyUse && t.Protocol == o.Protocol && t.TLS == o.TLS && t.Ranks == o.Ranks && maps.Equal(t.Labels, o.Labels)
 }
 
 // Validate returns all problems of the target. It reads the files of TLS.
@@ -158,7 +162,7 @@ func (t Target) Validate() error {
 
 // peer returns how a normal target is reached.
 func (t Target) peer() (*network.Peer, error) {
-	return network.ParsePeer(t.URL, network.PeerConfig{TLS: t.TLS, Key: t.APIKey, KeyUse: network.KeyUse(t.APIKeyUse)})
+	return network.ParsePeer(t.URL, network.PeerConfig{TLS: t.TLS, Key: t.APIKey, KeyUse: network.KeyUse(t.APIKeyUse), Protocol: network.Protocol(t.Protocol)})
 }
 
 // Peers returns a table with the worker as its only peer; an empty table if the target is not valid.
@@ -235,6 +239,11 @@ func (t Target) normalize() (Target, error) {
 		}
 	default:
 		errs = append(errs, errors.New("api_key_use is none of questions, missing, always"))
+	}
+	switch network.Protocol(t.Protocol) {
+	case "", network.ProtocolAuto, network.ProtocolHTTP1, network.ProtocolHTTP2:
+	default:
+		errs = append(errs, errors.New("protocol is none of auto, http1, http2"))
 	}
 	if t.Ranks < 0 || t.Ranks > fleet.MaxRanks {
 		errs = append(errs, fmt.Errorf("ranks: %d is outside 1..%d", t.Ranks, fleet.MaxRanks))

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // KeyUse says which requests carry a peer's own key.
@@ -24,12 +25,26 @@ const (
 	KeyAlways       KeyUse = "always"    // every request; the key takes the place of the client's key
 )
 
+// Protocol says which version of HTTP a peer speaks.
+type Protocol string
+
+// The protocols.
+const (
+	// ProtocolAuto is HTTP/2 if the peer offers it in the TLS handshake (ALPN, RFC 7301), else HTTP/1.1. Without TLS it
+	// is HTTP/1.1.
+	ProtocolAuto  Protocol = "auto"
+	ProtocolHTTP1 Protocol = "http1" // HTTP/1.1
+	// ProtocolHTTP2 is HTTP/2 only. Without TLS, the peer must know this beforehand (RFC 9113 §3.3).
+	ProtocolHTTP2 Protocol = "http2"
+)
+
 // PeerConfig says how a server is reached, in addition to its URL. The zero value is no key, and for https the root
 // certificates of the machine.
 type PeerConfig struct {
-	TLS    TLS
-	Key    string // bearer token; "" is none
-	KeyUse KeyUse // "" means KeyForQuestions
+	TLS      TLS
+	Key      string   // bearer token; "" is none
+	KeyUse   KeyUse   // "" means KeyForQuestions
+	Protocol Protocol // "" means ProtocolAuto
 }
 
 // Peer is a server that the process calls. It is safe for concurrent use.
@@ -76,8 +91,8 @@ func ParsePeer(at string, c PeerConfig) (*Peer, error) {
 // Gone reports whether the peer was replaced in its table: by a peer at the same URL with other settings, or by none.
 func (p *Peer) Gone() bool { return p.gone.Load() }
 
-// Dial connects to the peer over n. With https it also makes the TLS handshake, for HTTP/1.1. below is the connection
-// under TLS, or c itself.
+// Dial connects to the peer over n. With https it also makes the TLS handshake. below is the connection under TLS, or c
+// itself. After that, SpeaksHTTP2 says which protocol c has.
 func (p *Peer) Dial(ctx context.Context, n Network) (c, below net.Conn, err error) {
 	if c, err = Of(n).Dial(ctx, p.Network, p.Address); err != nil || !p.Secure {
 		return c, c, err
@@ -88,15 +103,104 @@ func (p *Peer) Dial(ctx context.Context, n Network) (c, below net.Conn, err erro
 		return nil, nil, err
 	}
 	config = config.Clone()
-	if config.NextProtos = []string{"http/1.1"}; config.ServerName == "" {
+	if config.NextProtos = p.alpn(); config.ServerName == "" {
 		config.ServerName = p.name
 	}
 	secure := tls.Client(c, config)
-	if err := secure.HandshakeContext(ctx); err != nil {
+	err = secure.HandshakeContext(ctx)
+	if err == nil && p.Protocol == ProtocolHTTP2 && !p.SpeaksHTTP2(secure) {
+		err = errNoHTTP2
+	}
+	if err != nil {
 		_ = c.Close()
 		return nil, nil, Explained(err)
 	}
 	return secure, c, nil
+}
+
+// errNoHTTP2 is the error for a server that ignores the protocols that it is offered.
+var errNoHTTP2 = &hinted{errors.New("the TLS handshake chose no protocol"), hintNoHTTP2}
+
+// alpn returns the protocols that are offered in the TLS handshake.
+func (p *Peer) alpn() []string {
+	switch p.Protocol {
+	case ProtocolHTTP1:
+		return []string{"http/1.1"}
+	case ProtocolHTTP2:
+		return []string{"h2"}
+	}
+	return []string{"h2", "http/1.1"}
+}
+
+// SpeaksHTTP2 reports whether c, which Dial returned, is a connection for HTTP/2.
+func (p *Peer) SpeaksHTTP2(c net.Conn) bool {
+	if secure, is := c.(*tls.Conn); is {
+		return secure.ConnectionState().NegotiatedProtocol == "h2"
+	}
+	return p.Protocol == ProtocolHTTP2
+}
+
+// protocols returns the protocols for a transport of net/http.
+func (p *Peer) protocols() *http.Protocols {
+	of := new(http.Protocols)
+	of.SetHTTP1(p.Protocol != ProtocolHTTP2)
+	of.SetHTTP2(p.Secure && p.Protocol != ProtocolHTTP1)
+	of.SetUnencryptedHTTP2(!p.Secure && p.Protocol == ProtocolHTTP2)
+	return of
+}
+
+// HTTP2Conn makes an HTTP/2 connection of c, which Dial returned and SpeaksHTTP2 confirmed. The connection owns c. A
+// place for one request is reserved on it.
+func (p *Peer) HTTP2Conn(ctx context.Context, c net.Conn, maxHeaderBytes int) (*http.ClientConn, error) {
+	dial := func(context.Context, string, string) (net.Conn, error) { return c, nil }
+	t := &http.Transport{
+		DialContext: dial, DialTLSContext: dial, Protocols: new(http.Protocols), HTTP2: http2Config(),
+		DisableCompression: true, MaxResponseHeaderBytes: int64(maxHeaderBytes),
+	}
+	t.Protocols.SetHTTP2(p.Secure)
+	t.Protocols.SetUnencryptedHTTP2(!p.Secure)
+	h, err := t.NewClientConn(ctx, p.scheme(), net.JoinHostPort(p.name, "0"))
+	if err != nil {
+		_ = c.Close()
+		return nil, Explained(err)
+	}
+	if err := h.Reserve(); err != nil {
+		_ = h.Close()
+		return nil, &hinted{err, hintEnded}
+	}
+	return h, nil
+}
+
+// scheme returns the scheme of the peer's requests.
+func (p *Peer) scheme() string {
+	if p.Secure {
+		return "https"
+	}
+	return "http"
+}
+
+// At returns the URL of a request to the peer. path is escaped, and may have a query.
+func (p *Peer) At(path string) (*url.URL, error) {
+	u, err := url.ParseRequestURI(path)
+	if err != nil {
+		return nil, err
+	}
+	u.Scheme, u.Host = p.scheme(), p.Host
+	return u, nil
+}
+
+// http2Config returns the bounds of HTTP/2 connections.
+func http2Config() *http.HTTP2Config {
+	return &http.HTTP2Config{
+		// All requests share a connection, so a connection that is dead without a word would take all of them. The
+		// connection is asked after 15 s without a frame. An engine may be busy for some seconds, and must then not
+		// lose its streams: so it has 30 s to answer.
+		SendPingTimeout: 15 * time.Second,
+		PingTimeout:     30 * time.Second,
+		// While a client does not read, so many bytes of its answer wait here. The default of 4 MiB would be 8 GB for
+		// 2,000 slow clients.
+		MaxReceiveBufferPerStream: 256 << 10,
+	}
 }
 
 // Authorize puts the peer's key into the header of a client's request, if the peer's settings say so.
@@ -195,6 +299,12 @@ func Explained(err error) error {
 		hint = "the worker does not speak TLS at this port: write http:// in its URL"
 	case errors.As(err, &op) && op.Op == "remote error" && strings.Contains(op.Err.Error(), "certificate"):
 		hint = "the worker refuses the router's certificate: set tls.cert_file and tls.key_file to a certificate that it accepts"
+	case errors.As(err, &op) && op.Op == "remote error" && strings.Contains(op.Err.Error(), "no application protocol"):
+		hint = hintNoHTTP2
+	case strings.Contains(err.Error(), "looked like an HTTP/1.1 header"):
+		hint = hintNoHTTP2
+	case strings.Contains(err.Error(), "http2: client conn could not be established"):
+		hint = hintEnded
 	default:
 		return err
 	}
@@ -203,6 +313,11 @@ func Explained(err error) error {
 	}
 	return &hinted{err, hint}
 }
+
+const (
+	hintNoHTTP2 = "the worker does not speak HTTP/2 at this port: set its protocol to auto or http1"
+	hintEnded   = "the worker closed the connection before HTTP/2 began: if it does not speak HTTP/2 at this port, set its protocol to auto or http1"
+)
 
 // hinted is an error with a hint.
 type hinted struct {

@@ -105,6 +105,7 @@ func (p *Peer) configure(base *http.Transport, n Network, timeout time.Duration)
 		return c, err
 	}
 	base.DialContext, base.DialTLSContext = dial, dial
+	base.Protocols, base.HTTP2 = p.protocols(), http2Config()
 	return base
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/warmpath/warmpath/internal/network"
 )
 
 // Client forwards requests to workers over pooled connections. It is safe for concurrent use.
@@ -94,6 +96,7 @@ func (c *Client) worker(url string) (*worker, error) {
 	w := c.workers[url]
 	if w == nil || w.Gone() {
 		w = &worker{Peer: p, url: url, closed: c.closed}
+		w.http2.Store(p.Protocol == network.ProtocolHTTP2)
 		c.workers[url] = w
 	}
 	c.mu.Unlock()

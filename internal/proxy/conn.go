@@ -10,10 +10,12 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 )
 
-// conn is a connection to a worker. Only one exchange uses it at a time. abort may be called from any goroutine.
+// conn is a connection to a worker, or a stream on an HTTP/2 connection. Only one exchange uses it at a time. abort may
+// be called from any goroutine.
 type conn struct {
 	net.Conn
 	worker *worker
+	shared *shared // the HTTP/2 connection of which Conn is a stream; nil for HTTP/1.1
 	// look finds out whether anything came on the TCP connection. With TLS, this is the connection below the TLS layer.
 	look   look
 	pieces [2][]byte   // the two slices that writeBoth writes
@@ -67,19 +69,25 @@ func (k *conn) disarm() {
 	k.SetDeadline(k.limit)
 }
 
-// worker keeps the idle connections to one worker.
+// worker keeps the connections to one worker: the idle ones of HTTP/1.1, and all of HTTP/2.
 type worker struct {
 	*network.Peer
-	url string
+	url   string
+	http2 atomic.Bool // the worker spoke HTTP/2 on the last connection that was made
 
-	mu     sync.Mutex
-	idle   []*conn // ordered by time of last use, the latest at the end; guarded by mu
-	closed bool    // no connections are kept any more; guarded by mu
+	mu      sync.Mutex // guards the fields below
+	idle    []*conn    // ordered by time of last use, the latest at the end
+	shared  []*shared  // HTTP/2 connections that may get further streams, in the order in which they were made
+	dialing *dialing   // the present dial for HTTP/2; nil if there is none
+	closed  bool       // no connections are kept any more
 }
 
-// take returns the idle connection that was used last. It returns nil if there is none, or if every idle connection is
-// too old.
+// take returns the idle connection that was used last, or a stream on an HTTP/2 connection that is open. It returns nil
+// if there is none, or if every connection is too old.
 func (w *worker) take(now time.Time, maxIdle time.Duration) *conn {
+	if w.http2.Load() {
+		return w.open(now, maxIdle)
+	}
 	w.mu.Lock()
 	n := len(w.idle)
 	if n == 0 {
@@ -124,15 +132,17 @@ func (w *worker) reap(before time.Time) {
 	old := append([]*conn(nil), w.idle[:n]...)
 	w.idle = append(w.idle[:0], w.idle[n:]...)
 	clear(w.idle[len(w.idle) : len(w.idle)+n])
+	w.reapShared(before)
 	w.mu.Unlock()
 	closeAll(old)
 }
 
-// shut closes all idle connections. From then on, connections are closed instead of kept.
+// shut closes all connections that are idle. From then on, connections are closed instead of kept.
 func (w *worker) shut() {
 	w.mu.Lock()
 	old := w.idle
 	w.idle, w.closed = nil, true
+	w.reapShared(time.Now())
 	w.mu.Unlock()
 	closeAll(old)
 }
@@ -149,6 +159,10 @@ func (w *worker) dial(ctx context.Context, cfg *Config) (*conn, error) {
 	c, below, err := w.Dial(ctx, cfg.Network)
 	if err != nil {
 		return nil, err
+	}
+	w.http2.Store(w.SpeaksHTTP2(c))
+	if w.SpeaksHTTP2(c) {
+		return w.share(ctx, c, cfg)
 	}
 	return newConn(c, below, w), nil
 }

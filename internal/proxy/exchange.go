@@ -92,7 +92,7 @@ func (x *exchange) run(ctx context.Context) {
 
 // try makes the exchange on one connection: a new connection if fresh is true, else a kept-alive connection if there is
 // one. stale is true if the connection was a kept-alive connection that could not be used: the worker closed it before
-// any byte of an answer, or bytes came on it before the request.
+// any byte of an answer, or bytes came on it before the request. stale is also true if the worker refused a stream.
 func (x *exchange) try(ctx context.Context, w *worker, fresh bool) (stale bool) {
 	if err := ctx.Err(); err != nil {
 		x.gone(ctx)
@@ -116,10 +116,13 @@ func (x *exchange) try(ctx context.Context, w *worker, fresh bool) (stale bool) 
 	stale = x.talk(k)
 	abandoned := !x.a.leave()
 	intact := stop() && !abandoned
-	if intact && x.body.reusable() && x.res.Class <= Limited {
+	switch {
+	case k.shared != nil:
+		w.leave(k, stale || abandoned || x.timedOut())
+	case intact && x.body.reusable() && x.res.Class <= Limited:
 		k.since = time.Now()
 		w.keep(k, x.client.cfg.IdlePerWorker)
-	} else {
+	default:
 		k.Close()
 	}
 	switch {
@@ -143,10 +146,10 @@ func (x *exchange) try(ctx context.Context, w *worker, fresh bool) (stale bool) 
 // connect dials the worker. When this machine has no descriptor, port or memory left, connect closes all idle
 // connections and dials once more.
 func (x *exchange) connect(ctx context.Context, w *worker) (*conn, error) {
-	k, err := w.dial(ctx, &x.client.cfg)
+	k, err := w.dialOnce(ctx, &x.client.cfg)
 	if err != nil && network.Local(err) {
 		x.client.shed()
-		k, err = w.dial(ctx, &x.client.cfg)
+		k, err = w.dialOnce(ctx, &x.client.cfg)
 	}
 	return k, err
 }
@@ -188,7 +191,7 @@ func (x *exchange) talk(k *conn) (stale bool) {
 	x.res.Sent = time.Now()
 	n, end, err := x.readHead(k)
 	if err != nil {
-		if n == 0 && x.res.Reused && !errors.Is(err, os.ErrDeadlineExceeded) {
+		if n == 0 && (x.res.Reused && !errors.Is(err, os.ErrDeadlineExceeded) && !reset(err) || refused(err)) {
 			return true
 		}
 		if unsent != nil {
@@ -285,6 +288,11 @@ func isNetError(err error) bool {
 	var errno *os.SyscallError
 	var op *net.OpError
 	return errors.Is(err, io.EOF) || errors.As(err, &errno) || errors.As(err, &op)
+}
+
+// timedOut reports whether the worker was silent for too long.
+func (x *exchange) timedOut() bool {
+	return x.res.Class == HeaderTimeout || x.res.Class == StreamTimeout
 }
 
 func (x *exchange) fail(c Class, err error) {

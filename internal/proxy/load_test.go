@@ -86,7 +86,7 @@ func TestNoStreamIsTruncatedUnderLoad(t *testing.T) {
 
 func TestASlowClientDoesNotHoldUpOthers(t *testing.T) {
 	event := "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"" + strings.Repeat("x", 4000) + "\"},\"finish_reason\":null}]}\n\n"
-	w := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	w := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		w.Header().Set("Content-Type", "text/event-stream")
 		if string(body) == "endless" {
@@ -99,7 +99,12 @@ func TestASlowClientDoesNotHoldUpOthers(t *testing.T) {
 		}
 		io.WriteString(w, token+finish+done)
 	}))
+	w.Config.Protocols = new(http.Protocols)
+	w.Config.Protocols.SetHTTP1(true)
+	w.Config.Protocols.SetUnencryptedHTTP2(true)
+	w.Start()
 	defer w.Close()
+	via.know(t, w.URL)
 	c := newClient(t, func(cfg *Config) { cfg.ClientTimeout = 300 * time.Millisecond })
 	url, results := gateway(t, c, func(a *Attempt) { a.Worker = w.URL })
 	slow, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))

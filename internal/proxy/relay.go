@@ -29,9 +29,10 @@ const (
 	byLength
 	byChunks
 	byClose
+	byStream // the end of an HTTP/2 stream, which shows whether the body is complete
 )
 
-func (b *answerBody) reusable() bool { return b.over && !b.spoiled && b.framing != byClose }
+func (b *answerBody) reusable() bool { return b.over && !b.spoiled && b.framing < byClose }
 
 // decode decodes raw in place, and returns the number of decoded bytes at its beginning.
 func (b *answerBody) decode(raw []byte) (n int, err error) {
@@ -47,7 +48,7 @@ func (b *answerBody) decode(raw []byte) (n int, err error) {
 		b.over = b.chunks.done()
 		b.spoiled = b.spoiled || used < len(raw)
 		return n, err
-	case byClose:
+	case byClose, byStream:
 		return len(raw), nil
 	}
 	b.over = true
@@ -89,7 +90,7 @@ type relay struct {
 // answer forwards an answer. Its header is x.buf[:head]. n is the number of bytes that were read so far.
 func (x *exchange) answer(k *conn, head, n int) {
 	x.res.Status = x.ans.status
-	x.frame()
+	x.frame(k)
 	x.opaque = x.ans.status < 300 && x.a.Unchecked
 	x.watching = x.ans.status < 300 && !x.opaque
 	x.stream = x.watching && x.ans.stream && !x.ans.encoded
@@ -117,8 +118,10 @@ func (x *exchange) answer(k *conn, head, n int) {
 	}
 	x.w = x.a.Writer
 	x.rc = http.NewResponseController(x.w)
-	if x.client.cfg.StreamIdleTimeout > 0 {
-		k.disarm() // the header's deadline is removed, because it may be later than the body's deadline
+	if x.client.cfg.StreamIdleTimeout > 0 || k.shared != nil {
+		// The header's deadline is removed, because it may be later than the body's deadline. An HTTP/2 stream has no
+		// deadline that it survives.
+		k.disarm()
 	}
 	x.pump(k, head, n-head)
 	if x.watching {
@@ -130,13 +133,15 @@ func (x *exchange) answer(k *conn, head, n int) {
 }
 
 // frame finds out how the body is framed.
-func (x *exchange) frame() {
+func (x *exchange) frame(k *conn) {
 	b := &x.body
 	b.spoiled = b.spoiled || x.ans.close
 	switch {
 	case x.ans.noBody():
 		b.over = true
 		b.spoiled = b.spoiled || x.ans.chunked || x.ans.length > 0
+	case k.shared != nil:
+		b.framing = byStream
 	case x.ans.chunked:
 		b.framing = byChunks
 	case x.ans.length >= 0:
@@ -479,6 +484,8 @@ func (x *exchange) ended(k *conn, rest []byte, err error) {
 		}
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		x.broken(StreamTimeout, protocolError(k.worker.url, err))
+	case x.body.framing == byStream && err == io.EOF:
+		x.whole(rest)
 	case x.body.framing == byClose && err == io.EOF && (!x.watching || x.stream || x.watch.Complete()):
 		x.whole(rest)
 	default:

@@ -22,6 +22,7 @@ var via = &transport{name: "http"}
 // transport is a way to reach a worker.
 type transport struct {
 	name              string
+	protocol          network.Protocol
 	certFile, keyFile string // for https
 	peers             network.Peers
 	all               []*network.Peer
@@ -39,7 +40,11 @@ func (v *transport) listen(t testing.TB) (l net.Listener, url string) {
 	case "https":
 		var pair tls.Certificate
 		if pair, err = tls.LoadX509KeyPair(v.certFile, v.keyFile); err == nil {
-			l, err = tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{pair}})
+			config := &tls.Config{Certificates: []tls.Certificate{pair}}
+			if v.protocol == network.ProtocolHTTP2 {
+				config.NextProtos = []string{"h2"}
+			}
+			l, err = tls.Listen("tcp", "127.0.0.1:0", config)
 		}
 	default:
 		l, err = net.Listen("tcp", "127.0.0.1:0")
@@ -50,13 +55,19 @@ func (v *transport) listen(t testing.TB) (l net.Listener, url string) {
 	if url == "" {
 		url = v.name + "://" + l.Addr().String()
 	}
-	p, err := network.ParsePeer(url, network.PeerConfig{TLS: network.TLS{CAFile: v.certFile}})
+	v.know(t, url)
+	return l, url
+}
+
+// know puts the worker at url into the table of peers.
+func (v *transport) know(t testing.TB, url string) {
+	t.Helper()
+	p, err := network.ParsePeer(url, network.PeerConfig{TLS: network.TLS{CAFile: v.certFile}, Protocol: v.protocol})
 	if err != nil {
 		t.Fatal(err)
 	}
 	v.all = append(v.all, p)
 	v.peers.Replace(v.all)
-	return l, url
 }
 
 // conformance has the tests that every transport must pass.
@@ -85,16 +96,25 @@ var conformance = map[string]func(*testing.T){
 	"TestUnrequestedBytesAnswerNoRequest":                TestUnrequestedBytesAnswerNoRequest,
 }
 
+// framed has the tests of conformance that are about the framing of HTTP/1.1, or about connections for one request at a
+// time. HTTP/2 has neither; http2_test.go has its own tests of GOAWAY and of streams that are refused.
+var framed = map[string]bool{
+	"TestAmbiguousAnswersAreRefused": true, "TestBadChunksAreRefused": true, "TestBytesBehindAnAnswerEndTheConnection": true,
+	"TestUnrequestedBytesAnswerNoRequest": true, "TestAnswersWithoutBody": true, "TestStaleConnectionsLoseNoRequest": true,
+}
+
 func TestEveryTransportBehavesTheSame(t *testing.T) {
 	plain := via
 	defer func() { via = plain }()
-	for _, name := range []string{"https", "unix"} {
-		via = &transport{name: name}
-		if name == "https" {
+	for _, v := range []*transport{{name: "https"}, {name: "unix"}, {name: "http", protocol: network.ProtocolHTTP2}, {name: "https", protocol: network.ProtocolHTTP2}, {name: "unix", protocol: network.ProtocolHTTP2}} {
+		via = v
+		if v.name == "https" {
 			via.certFile, via.keyFile = testenv.Certificate(t)
 		}
 		for test, run := range conformance {
-			t.Run(name+"/"+test, run)
+			if v.protocol == "" || !framed[test] {
+				t.Run(v.name+string(v.protocol)+"/"+test, run)
+			}
 		}
 	}
 }
