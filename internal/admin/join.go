@@ -24,6 +24,7 @@ type Settings struct {
 	Ranks     *int              `json:"ranks"`
 	APIKey    *string           `json:"api_key"`
 	APIKeyUse *string           `json:"api_key_use"`
+	Protocol  *string           `json:"protocol"`
 	TLS       *TLS              `json:"tls"`    // replaces all settings of TLS
 	Labels    map[string]string `json:"labels,omitempty"` // replaces all labels
 }
@@ -39,7 +40,7 @@ type TLS struct {
 // apply sets the given settings.
 func (s *Settings) apply(t *discovery.Target) {
 	for _, f := range []struct{ to, from *string }{{&t.Events, s.Events}, {&t.Replay, s.Replay}, {&t.Topic, s.Topic}, {&t.Model, s.Model},
-		{&t.APIKey, s.APIKey}, {&t.APIKeyUse, s.APIKeyUse}} {
+		{&t.APIKey, s.APIKey}, {&t.APIKeyUse, s.APIKeyUse}, {&t.Protocol, s.Protocol}} {
 		if f.from != nil {
 			*f.to = *f.from
 		}
@@ -57,7 +58,7 @@ func (s *Settings) apply(t *discovery.Target) {
 
 // given reports whether there is a setting.
 func (s *Settings) given() bool {
-	return s.Events != nil || s.Replay != nil || s.Topic != nil || s.Model != nil || s.Ranks != nil || s.APIKey != nil || s.APIKeyUse != nil ||
+	return s.Events != nil || s.Replay != nil || s.Topic != nil || s.Model != nil || s.Ranks != nil || s.APIKey != nil || s.APIKeyUse != nil || s.Protocol != nil ||
 		s.TLS != nil || s.Labels != nil
 }
 

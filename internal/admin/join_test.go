@@ -99,6 +99,10 @@ func TestAnOperatorChangesTheSettingsOfAnAddedWorker(t *testing.T) {
 	if got := workers.Target("http://c:1"); status != 200 || got.Model != "m" || len(got.Labels) != 1 || got.Labels["zone"] != "b" {
 		t.Errorf("%d %s: %+v", status, text, got)
 	}
+	status, text = ask(t, a, "PATCH", "/admin/workers", `{"url": "http://c:1", "protocol": "http2"}`)
+	if got := workers.Target("http://c:1"); status != 200 || got.Protocol != "http2" {
+		t.Errorf("%d %s: %+v", status, text, got)
+	}
 	status, text = ask(t, a, "PATCH", "/admin/workers", `{"url": "http://c:1", "api_key_use": "always"}`)
 	if status != 400 || !strings.Contains(text, "needs a key") || workers.Target("http://c:1").APIKeyUse != "" {
 		t.Errorf("%d %s: %+v", status, text, workers.Target("http://c:1"))
