@@ -6,6 +6,7 @@
 #     folder.
 #   - The protocol of OpenTelemetry for Python with gRPC (20 MB), in …/warmpath/otlp, for a receiver of traces.
 #   - Debian's prometheus (95 MB, unpacked and not installed), in …/warmpath/prometheus, for the dashboard and the alerts.
+#   - The same clients for Node (70 MB), in …/warmpath/npm. Needs node and npm.
 #   - Where test/engines/setup.sh has installed vLLM: the Python modules of the vLLM 0.33.0 wheel (a download of 340 MB,
 #     60 MB stay in …/warmpath/wheels). A test makes the vectors in kvfeed/testdata again with these modules.
 set -euo pipefail
@@ -37,6 +38,16 @@ if [ ! -x "$cache/prometheus/usr/bin/promtool" ]; then
   mv "$package/unpacked" "$cache/prometheus"
   rm -rf "$package"
 fi
+if [ ! -d "$cache/npm/node_modules/@anthropic-ai/sdk" ]; then
+  if ! command -v npm >/dev/null; then
+    echo "interop: installing Debian's nodejs and npm"
+    as_root apt-get update -qq
+    as_root apt-get install -y -qq --no-install-recommends nodejs npm >/dev/null
+  fi
+  echo "interop: installing the OpenAI and Anthropic clients for Node into $cache/npm"
+  mkdir -p "$cache/npm"
+  (cd "$cache/npm" && npm install --silent --no-audit --no-fund --no-package-lock 'openai@7.59.0' '@anthropic-ai/sdk@1.14.0')
+fi
 modules=$cache/wheels/vllm-0.33.0
 if [ -x "$cache/engines/vllm/venv/bin/python" ] && [ ! -d "$modules" ]; then
   echo "interop: downloading the vLLM 0.33.0 wheel (340 MB) for its Python modules"
@@ -50,4 +61,4 @@ if [ -x "$cache/engines/vllm/venv/bin/python" ] && [ ! -d "$modules" ]; then
   fi
   rm -rf "$wheel"
 fi
-echo "interop: ready ($(/usr/bin/python3 -c 'import zmq; print("libzmq", zmq.zmq_version())'), openai $("$cache/openai/bin/python" -c 'import openai, anthropic; print(openai.__version__, "anthropic", anthropic.__version__)'))"
+echo "interop: ready ($(/usr/bin/python3 -c 'import zmq; print("libzmq", zmq.zmq_version())'), openai $("$cache/openai/bin/python" -c 'import openai, anthropic; print(openai.__version__, "anthropic", anthropic.__version__)'), for Node too)"

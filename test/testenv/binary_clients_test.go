@@ -59,9 +59,19 @@ func seeded(t *testing.T) []*mockengine.Server {
 	return all
 }
 
+// languages start the clients of each language in which they are published.
+var languages = map[string]func(testing.TB) *testenv.Client{"python": testenv.StartClient, "node": testenv.StartNodeClient}
+
 func TestTheOpenAIClientOnEveryEndpoint(t *testing.T) {
-	g := serve(t, seeded(t))
-	c := &clientOf{testenv.StartClient(t), "openai", g.URL + "/v1"}
+	for language, start := range languages {
+		t.Run(language, func(t *testing.T) {
+			g := serve(t, seeded(t))
+			everyEndpointOfOpenAI(t, &clientOf{start(t), "openai", g.URL + "/v1"})
+		})
+	}
+}
+
+func everyEndpointOfOpenAI(t *testing.T, c *clientOf) {
 	m := func(fields ...any) map[string]any {
 		body := map[string]any{"model": "mock"}
 		for i := 0; i < len(fields); i += 2 {
@@ -82,6 +92,19 @@ func TestTheOpenAIClientOnEveryEndpoint(t *testing.T) {
 		}
 	}
 	is("the model", at(c.call(t, "models.retrieve", nil, "mock").Value, "id"), "mock")
+	is("the listed model", at(c.call(t, "models.list", nil).Value, "data.0.id"), "mock")
+	said := []any{map[string]any{"role": "user", "content": "Hello"}}
+	for method, prompt := range map[string]map[string]any{"chat.completions.create": {"messages": said, "temperature": 0}, "completions.create": {"prompt": "Hello", "temperature": 0}} {
+		prompt["model"], prompt["max_tokens"] = "mock", 12
+		whole, text := c.call(t, method, prompt), ""
+		prompt["stream"] = true
+		for _, e := range c.call(t, method, prompt).Events {
+			text += at(e, "choices.0.delta.content") + at(e, "choices.0.text")
+		}
+		// Each worker has its own text, so only the lengths are equal.
+		is("the words of "+method, fmt.Sprint(len(strings.Fields(at(whole.Value, "choices.0.message.content")+at(whole.Value, "choices.0.text")))), "12")
+		is("the streamed words of "+method, fmt.Sprint(len(strings.Fields(text))), "12")
+	}
 
 	made := c.call(t, "responses.create", m("input", "Hello", "instructions", "Be short.", "max_output_tokens", 12))
 	id := at(made.Value, "id")
@@ -136,45 +159,51 @@ func TestTheOpenAIClientOnEveryEndpoint(t *testing.T) {
 }
 
 func TestTheAnthropicClientOnEveryEndpoint(t *testing.T) {
-	for _, kind := range []mockengine.Kind{mockengine.VLLM, mockengine.SGLang} {
-		t.Run(string(kind), func(t *testing.T) {
-			g := serve(t, []*mockengine.Server{mock(t, func(c *mockengine.Config) { c.Kind = kind }), mock(t, func(c *mockengine.Config) { c.Kind = kind })})
-			c := &clientOf{testenv.StartClient(t), "anthropic", g.URL}
-			said := []any{map[string]any{"role": "user", "content": "Hello"}}
-			body := map[string]any{"model": "mock", "max_tokens": 12, "system": "Be short.", "messages": said}
-			whole := c.call(t, "messages.create", body)
-			text := at(whole.Value, "content.0.text")
-			counted := c.call(t, "messages.count_tokens", map[string]any{"model": "mock", "system": "Be short.", "messages": said})
-			if text == "" || at(whole.Value, "stop_reason") != "max_tokens" || at(counted.Value, "input_tokens") == "" {
-				t.Errorf("%+v, counted %+v", whole.Value, counted.Value)
-			}
-			body["stream"] = true
-			streamed := ""
-			events := c.call(t, "messages.create", body).Events
-			for _, e := range events {
-				streamed += at(e, "delta.text")
-			}
-			if n := len(events); streamed != text || n < 5 || events[n-1]["type"] != "message_stop" {
-				t.Errorf("%q streamed, %q whole", streamed, text)
-			}
-			delete(body, "stream")
-			body["tools"] = []any{map[string]any{"name": "weather", "input_schema": map[string]any{"type": "object"}}}
-			body["tool_choice"] = map[string]any{"type": "any"}
-			body["max_tokens"] = 100
-			if a := c.call(t, "messages.create", body); at(a.Value, "content.0.name") != "weather" {
-				t.Errorf("%+v", a.Value)
-			}
-			body["model"] = "nobody"
-			for _, stream := range []bool{false, true} {
-				body["stream"] = stream
-				a := c.Any(t, c.base, c.name, "messages.create", body)
-				if a.Error == nil || a.Error.Type != "NotFoundError" || !strings.Contains(fmt.Sprint(a.Error.Body), "not_found_error") {
-					t.Errorf("an unknown model: %+v", a.Error)
-				}
-			}
-			if a := c.call(t, "models.retrieve", nil, "mock"); at(a.Value, "id") != "mock" {
-				t.Errorf("%+v", a.Value)
-			}
-		})
+	for language, start := range languages {
+		for _, kind := range []mockengine.Kind{mockengine.VLLM, mockengine.SGLang} {
+			t.Run(language+"/"+string(kind), func(t *testing.T) {
+				like := func(c *mockengine.Config) { c.Kind = kind }
+				g := serve(t, []*mockengine.Server{mock(t, like), mock(t, like)})
+				everyEndpointOfAnthropic(t, &clientOf{start(t), "anthropic", g.URL})
+			})
+		}
+	}
+}
+
+func everyEndpointOfAnthropic(t *testing.T, c *clientOf) {
+	said := []any{map[string]any{"role": "user", "content": "Hello"}}
+	body := map[string]any{"model": "mock", "max_tokens": 12, "system": "Be short.", "messages": said}
+	whole := c.call(t, "messages.create", body)
+	text := at(whole.Value, "content.0.text")
+	counted := c.call(t, "messages.count_tokens", map[string]any{"model": "mock", "system": "Be short.", "messages": said})
+	if text == "" || at(whole.Value, "stop_reason") != "max_tokens" || at(counted.Value, "input_tokens") == "" {
+		t.Errorf("%+v, counted %+v", whole.Value, counted.Value)
+	}
+	body["stream"] = true
+	streamed := ""
+	events := c.call(t, "messages.create", body).Events
+	for _, e := range events {
+		streamed += at(e, "delta.text")
+	}
+	if n := len(events); streamed != text || n < 5 || events[n-1]["type"] != "message_stop" {
+		t.Errorf("%q streamed, %q whole", streamed, text)
+	}
+	delete(body, "stream")
+	body["tools"] = []any{map[string]any{"name": "weather", "input_schema": map[string]any{"type": "object"}}}
+	body["tool_choice"] = map[string]any{"type": "any"}
+	body["max_tokens"] = 100
+	if a := c.call(t, "messages.create", body); at(a.Value, "content.0.name") != "weather" {
+		t.Errorf("%+v", a.Value)
+	}
+	body["model"] = "nobody"
+	for _, stream := range []bool{false, true} {
+		body["stream"] = stream
+		a := c.Any(t, c.base, c.name, "messages.create", body)
+		if a.Error == nil || a.Error.Type != "NotFoundError" || !strings.Contains(fmt.Sprint(a.Error.Body), "not_found_error") {
+			t.Errorf("an unknown model: %+v", a.Error)
+		}
+	}
+	if a := c.call(t, "models.retrieve", nil, "mock"); at(a.Value, "id") != "mock" {
+		t.Errorf("%+v", a.Value)
 	}
 }

@@ -16,8 +16,11 @@ import (
 //go:embed driver.py
 var driver string
 
-// Client sends requests with the official OpenAI and Anthropic clients for Python, so that tests see exactly the
-// requests that these clients send and the answers that they accept. A Python process (the driver) runs the clients.
+//go:embed driver.mjs
+var nodeDriver string
+
+// Client sends requests with the official OpenAI and Anthropic clients for Python or Node, so that tests see exactly
+// the requests that these clients send and the answers that they accept. A process (the driver) runs the clients.
 // The driver makes one call after another. A Client is safe for concurrent use.
 type Client struct {
 	mu  sync.Mutex
@@ -98,7 +101,29 @@ func StartClient(t testing.TB) *Client {
 	if python == "" {
 		Missing(t, "the OpenAI client for Python", "make interop")
 	}
-	cmd := exec.Command(python, "-u", "-c", driver)
+	return drive(t, exec.Command(python, "-u", "-c", driver))
+}
+
+// StartNodeClient runs a driver of the clients for Node until the test ends. The driver knows the call any only. If the
+// clients are not installed, the test skips.
+func StartNodeClient(t testing.TB) *Client {
+	t.Helper()
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(cache, "warmpath", "npm")
+	if _, err := os.Stat(filepath.Join(dir, "node_modules", "@anthropic-ai", "sdk")); err != nil {
+		Missing(t, "the OpenAI and Anthropic clients for Node", "make interop")
+	}
+	cmd := exec.Command("node", "--input-type=module", "-e", nodeDriver)
+	cmd.Dir = dir // Node looks for the clients from here
+	return drive(t, cmd)
+}
+
+// drive starts a driver.
+func drive(t testing.TB, cmd *exec.Cmd) *Client {
+	t.Helper()
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -109,7 +134,7 @@ func StartClient(t testing.TB) *Client {
 		t.Fatalf("open the driver's output: %v", err)
 	}
 	if err := cmd.Start(); err != nil {
-		t.Fatalf("start the OpenAI client: %v", err)
+		t.Fatalf("start the driver of the clients: %v", err)
 	}
 	t.Cleanup(func() {
 		in.Close()
