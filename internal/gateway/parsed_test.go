@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/warmpath/warmpath/internal/gateway"
 )
@@ -25,6 +26,7 @@ type caller struct {
 	plain   bool   // the engine was started without a parser
 	closed  bool   // the endpoints that render are closed
 	fails   int    // the number of the question for an event that fails
+	slow    bool   // questions for events take longer than slowQuestion
 	made    atomic.Int64
 }
 
@@ -34,30 +36,38 @@ const (
 	callLength   = 10
 )
 
-// parse is the parser: it makes the event of the ids behind the first n. Each call gets an id of this process.
+// parse is the parser: it makes the event of the ids behind the first n. The ids of calls are random.
 func (c *caller) parse(n int, ids []int, pinned []string) map[string]any {
 	delta := map[string]any{}
-	text := ""
-	for i := range ids {
-		text += fmt.Sprintf("w%d é\"\n", n+i)
+	add := func(name, text string) {
+		before, _ := delta[name].(string)
+		delta[name] = before + text
 	}
-	call, at := (n-callsBegin)/callLength, (n-callsBegin)%callLength
-	switch {
-	case c.plain:
-		delta["content"] = text
-	case n < 3:
-		delta["reasoning"] = text
-	case n == 3, n >= callsBegin && at == 0: // a mark of the parser
-	case n < callsBegin:
-		delta["content"] = text
-	case at == 1:
-		id := fmt.Sprintf("call-%p-%d", c, rand.Uint64())
-		if call < len(pinned) {
-			id = pinned[call]
+	var calls []any
+	for i := range ids {
+		n := n + i
+		text := fmt.Sprintf("w%d é\"\n", n)
+		call, at := (n-callsBegin)/callLength, (n-callsBegin)%callLength
+		switch {
+		case c.plain:
+			add("content", text)
+		case n < 3:
+			add("reasoning", text)
+		case n == 3, n >= callsBegin && at == 0: // a mark of the parser
+		case n < callsBegin:
+			add("content", text)
+		case at == 1:
+			id := fmt.Sprintf("call-%p-%d", c, rand.Uint64())
+			if call < len(pinned) {
+				id = pinned[call]
+			}
+			calls = append(calls, map[string]any{"id": id, "type": "function", "index": call, "function": map[string]any{"name": "f" + text}})
+		default:
+			calls = append(calls, map[string]any{"index": call, "function": map[string]any{"arguments": text}})
 		}
-		delta["tool_calls"] = []any{map[string]any{"id": id, "type": "function", "index": call, "function": map[string]any{"name": "f" + text}}}
-	default:
-		delta["tool_calls"] = []any{map[string]any{"index": call, "function": map[string]any{"arguments": text}}}
+	}
+	if len(calls) > 0 {
+		delta["tool_calls"] = calls
 	}
 	return delta
 }
@@ -91,6 +101,9 @@ func (c *caller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case strings.HasSuffix(r.URL.Path, "/render"):
 		_, _ = fmt.Fprintf(w, `{"request_id":"x","token_ids":[1,2,3],"sampling_params":{"n":1,"structured_outputs":%s}}`, c.grammar)
 	case strings.HasSuffix(r.URL.Path, "/derender"):
+		if c.slow {
+			takes(r, 60*time.Millisecond)
+		}
 		sum := 0
 		for _, n := range q.State.Lens {
 			sum += n
@@ -179,10 +192,11 @@ func callers(t *testing.T, change func(i int, c *caller)) (*fixture, []*caller) 
 	}, urls...), all
 }
 
-// said is what the client is told: the deltas joined by kind, without the ids of calls and of the stream.
+// said is what the client is told: the parts of each kind joined, without the ids of calls and of the stream.
 func said(t *testing.T, raw string) (text string, calls []string) {
 	t.Helper()
-	var b strings.Builder
+	var content, reasoning, rest strings.Builder
+	var names, arguments [callerTokens]string
 	for event := range strings.SplitSeq(raw, "\n\n") {
 		payload, _ := strings.CutPrefix(event, "data: ")
 		var e struct {
@@ -201,23 +215,26 @@ func said(t *testing.T, raw string) (text string, calls []string) {
 			Error json.RawMessage
 		}
 		if event == "" || payload == "[DONE]" || json.Unmarshal([]byte(payload), &e) != nil {
-			b.WriteString(payload)
+			rest.WriteString(payload)
 			continue
 		}
 		for _, c := range e.Choices {
 			d := c.Delta
-			fmt.Fprintf(&b, "%s%s%s%s", d.Role, d.Content, d.Reasoning, c.Finish)
+			content.WriteString(d.Content)
+			reasoning.WriteString(d.Reasoning)
+			rest.WriteString(d.Role + c.Finish)
 			for _, call := range d.Calls {
-				fmt.Fprintf(&b, "[%d %s%s]", call.Index, call.Function.Name, call.Function.Arguments)
+				names[call.Index] += call.Function.Name
+				arguments[call.Index] += call.Function.Arguments
 				if call.ID != "" {
 					calls = append(calls, call.ID)
 				}
 			}
 		}
-		b.Write(e.Usage)
-		b.Write(e.Error)
+		rest.Write(e.Usage)
+		rest.Write(e.Error)
 	}
-	return b.String(), calls
+	return fmt.Sprintf("%q %q %q %q %q", content.String(), reasoning.String(), names, arguments, rest.String()), calls
 }
 
 const toolsBody = `{"model":"m","stream":true,"temperature":0,"max_tokens":30,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function","function":{"name":"f"}}]}`
@@ -265,7 +282,7 @@ func TestAWorkerThatMakesNoEventOfItsIDsIsLeft(t *testing.T) {
 		case 0:
 			c.after = []int{9}
 		case 1:
-			c.fails = 4
+			c.fails = 2
 		}
 	})
 	_, raw = f.post(t, toolsBody)
@@ -311,5 +328,24 @@ func TestParsedStreamsThatCannotContinueEndWithAnErrorEvent(t *testing.T) {
 	})
 	if _, raw := f.post(t, toolsBody); strings.Contains(raw, `"error"`) || !strings.HasSuffix(raw, doneChunk) || strings.Count(raw, `"role"`) != 1 {
 		t.Errorf("lost before the first token: %s", raw)
+	}
+}
+
+// While questions take long, one question asks for the ids of several events.
+func TestSlowQuestionsAskForSeveralEvents(t *testing.T) {
+	healthy, _ := callers(t, nil)
+	_, raw := healthy.post(t, toolsBody)
+	want, _ := said(t, raw)
+	f, all := callers(t, func(i int, c *caller) {
+		if c.slow = true; i == 0 {
+			c.after = []int{2}
+		}
+	})
+	_, raw = f.post(t, toolsBody)
+	if got, _ := said(t, raw); got != want {
+		t.Errorf("%s\n%s", got, want)
+	}
+	if n := all[1].made.Load() + all[2].made.Load(); n > 12 {
+		t.Errorf("%d questions", n)
 	}
 }

@@ -296,6 +296,9 @@ func (r *recovery) Write(b []byte) (int, error) {
 		r.event(rest[:end+2])
 		rest = rest[end+2:]
 	}
+	if len(r.parsing.waiting) > 0 && !r.parsing.stuck {
+		r.parseWaiting(nil, nil)
+	}
 	r.pending = append(r.pending[:0], rest...)
 	if len(r.pending) > maxEvent || bytes.IndexByte(r.pending, '\r') >= 0 {
 		r.giveUp("format")
@@ -635,6 +638,7 @@ func (r *recovery) aim(w *fleet.Worker) {
 	r.movable.Store(false)
 	r.tries++
 	r.failed, r.pending, r.header = r.failed[:0], r.pending[:0], http.Header{}
+	r.parsing.waiting = r.parsing.waiting[:0]
 	r.again = byIDs
 	p := &r.x.prepared
 	q := &p.route
