@@ -279,8 +279,8 @@ func parrotModel(t *testing.T, thinks bool) (folder string) {
 	return folder
 }
 
-// TestToolCallsSurviveTheirEngines cuts an answer with thoughts and tool calls behind every fourth of its events. The client
-// must see the calls that an engine sends without a loss: each part once, one id for each call.
+// TestToolCallsSurviveTheirEngines cuts an answer with thoughts and tool calls behind every fourth of its events. The
+// client must see the calls that an engine sends without a loss: each part once, one id for each call.
 func TestToolCallsSurviveTheirEngines(t *testing.T) {
 	parrot := launch{kind: "vllm", env: []string{"MODEL=" + parrotModel(t, true), "MAXLEN=8192"}, args: []string{"--dtype", "float32",
 		"--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "deepseek_r1", "--enable-scale-out"}}
