@@ -1,14 +1,21 @@
 package gateway_test
 
 import (
+	"context"
 	"fmt"
+	"io"
+	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/warmpath/warmpath/internal/gateway"
 	"github.com/warmpath/warmpath/internal/queue"
+	"github.com/warmpath/warmpath/internal/telemetry"
 )
 
 // discard is a client that throws the answer away.
@@ -29,6 +36,10 @@ func BenchmarkServe(b *testing.B) {
 		{"ids=0", 0, nil},
 		{"ids=4096", 4096, nil},
 		{"shadow,ids=4096", 4096, func(s *settings) { s.shadow, s.sample = "least_load", 1 }},
+		{"access log,ids=4096", 4096, logging(b, "access")},
+		{"decision log,ids=4096", 4096, logging(b, "decision")},
+		{"traces not in the sample,ids=4096", 4096, tracing(b, 0)},
+		{"traces,ids=4096", 4096, tracing(b, 1)},
 		{"queue,ids=0", 0, func(s *settings) { s.queue, s.most = queue.DefaultConfig(), 100; s.queue.Order = queue.Fair }},
 	} {
 		b.Run(c.name, func(b *testing.B) {
@@ -57,6 +68,50 @@ func BenchmarkServe(b *testing.B) {
 			}
 		})
 	}
+}
+
+// logging makes a gateway write one of the logs into a file.
+func logging(b *testing.B, name string) func(*settings) {
+	return func(s *settings) {
+		s.parts = func(p *gateway.Parts) {
+			j := p.Telemetry.NewJournal(name, telemetry.JournalConfig{File: filepath.Join(b.TempDir(), name), Sample: 1}, p.Log)
+			runUntilEnd(b, j.Run)
+			if name == "access" {
+				p.AccessLog = j
+			} else {
+				p.DecisionLog = j
+			}
+		}
+	}
+}
+
+// tracing makes a gateway send traces to a collector that only reads them.
+func tracing(b *testing.B, sample float64) func(*settings) {
+	return func(s *settings) {
+		server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
+		b.Cleanup(server.Close)
+		s.parts = func(p *gateway.Parts) {
+			on := make(chan struct{})
+			tracer, err := p.Telemetry.NewTracer(telemetry.TracesConfig{Endpoint: server.URL, Sample: sample}, "v", slog.New(&firstLine{Handler: slog.DiscardHandler, came: on}))
+			if err != nil {
+				b.Fatal(err)
+			}
+			runUntilEnd(b, tracer.Run)
+			<-on
+			p.Tracer = tracer
+		}
+	}
+}
+
+// runUntilEnd runs a component until the benchmark ends.
+func runUntilEnd(b *testing.B, run func(context.Context) error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = run(ctx) })
+	b.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
 }
 
 // benchmarked returns a gateway in front of a worker that only answers.

@@ -16,6 +16,8 @@ type Span struct {
 	span trace.Span      // nil if the span is not recorded
 	ctx  context.Context // the trace; nil if the request is in no trace
 	t    *Tracer
+	// facts are the span's attributes, which End sets all at once; nil if the span is not recorded.
+	facts *[]attribute.KeyValue
 }
 
 // The kinds of a span, as OpenTelemetry defines them: work of the router itself, an answered request, and a call.
@@ -47,10 +49,17 @@ func (t *Tracer) Request(h http.Header, name string) Span {
 func (t *Tracer) begin(ctx context.Context, tracer trace.Tracer, name string, kind trace.SpanKind) Span {
 	ctx, span := tracer.Start(ctx, name, trace.WithSpanKind(kind))
 	if !span.IsRecording() {
-		span = nil
+		return Span{ctx: ctx, t: t}
 	}
-	return Span{span: span, ctx: ctx, t: t}
+	facts := make([]attribute.KeyValue, 0, usualFacts)
+	return Span{span: span, ctx: ctx, t: t, facts: &facts}
 }
+
+// usualFacts is about the greatest number of attributes of a span.
+const usualFacts = 24
+
+// add adds an attribute.
+func (s Span) add(fact attribute.KeyValue) { *s.facts = append(*s.facts, fact) }
 
 // Part begins the span of a step within s.
 func (s Span) Part(name string) Span { return s.child(name, internal) }
@@ -95,28 +104,28 @@ func (s Span) Outgoing() (parent, state string) {
 // Text sets an attribute.
 func (s Span) Text(key, value string) {
 	if s.span != nil && value != "" {
-		s.span.SetAttributes(attribute.String(key, value))
+		s.add(attribute.String(key, value))
 	}
 }
 
 // Int sets an attribute.
 func (s Span) Int(key string, value int) {
 	if s.span != nil {
-		s.span.SetAttributes(attribute.Int(key, value))
+		s.add(attribute.Int(key, value))
 	}
 }
 
 // Float sets an attribute.
 func (s Span) Float(key string, value float64) {
 	if s.span != nil {
-		s.span.SetAttributes(attribute.Float64(key, value))
+		s.add(attribute.Float64(key, value))
 	}
 }
 
 // Fail marks the span as failed. kind is one word, and text may be empty.
 func (s Span) Fail(kind, text string) {
 	if s.span != nil {
-		s.span.SetAttributes(attribute.String("error.type", kind))
+		s.add(attribute.String("error.type", kind))
 		s.span.SetStatus(codes.Error, text)
 	}
 }
@@ -124,6 +133,7 @@ func (s Span) Fail(kind, text string) {
 // End ends the span.
 func (s Span) End() {
 	if s.span != nil {
+		s.span.SetAttributes(*s.facts...)
 		s.span.End()
 		s.t.t.spans.WithLabelValues("ended").Inc()
 	}
