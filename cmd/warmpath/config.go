@@ -36,10 +36,12 @@ func newConfig() *cobra.Command {
 				return err
 			}
 			workers := fmt.Sprintf("%d workers", len(cfg.Workers))
-			switch len(cfg.Workers) {
-			case 1:
+			switch names := len(cfg.WorkersDNS.Names); {
+			case names > 0:
+				workers = fmt.Sprintf("workers: %d listed, and those of %d DNS names", len(cfg.Workers), names)
+			case len(cfg.Workers) == 1:
 				workers = "1 worker"
-			case 0:
+			case len(cfg.Workers) == 0:
 				fmt.Fprintf(c.ErrOrStderr(), noWorkers, args[0])
 				_, err = fmt.Fprintf(c.OutOrStdout(), "%s has no mistakes, but no workers: policy %s\n", args[0], cfg.Policy)
 				return err

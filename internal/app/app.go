@@ -42,6 +42,8 @@ type Options struct {
 	// Models are the folders of models' files on this machine. They include the downloaded models that the
 	// configuration names. nil means the configuration's paths.
 	Models []inprocess.Path
+	// Resolver asks about the DNS names of workers; nil means the machine's.
+	Resolver *net.Resolver
 	// Network is the network of clients, workers and their events; nil means the machine's. Files of models are
 	// always downloaded over the machine's network.
 	Network network.Network
@@ -318,6 +320,10 @@ func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g
 	defer stopRest()
 	g.run("client", stop, func() error { return a.client.Run(rest) })
 	g.run("discovery", stop, func() error { return a.workers.Run(rest) })
+	if len(cfg.WorkersDNS.Names) > 0 {
+		names := discovery.NewDNS(cfg.WorkersDNS, a.workers, a.options.Resolver, a.log)
+		g.run("dns", stop, func() error { return names.Run(rest) })
+	}
 	g.run("reports", stop, func() error { return a.reporter.Run(rest) })
 	g.run("models", stop, func() error { return a.models.Run(rest) })
 	g.run("ingest", stop, func() error { return a.kvfeed.Run(rest) })

@@ -7,13 +7,18 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/warmpath/warmpath/internal/app"
+	"github.com/warmpath/warmpath/internal/config"
+	"github.com/warmpath/warmpath/internal/discovery"
 	"github.com/warmpath/warmpath/internal/mockengine"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // Under load, every worker is replaced through a source of workers: the new one joins, the old one drains and
@@ -26,14 +31,17 @@ func TestEveryWorkerIsReplacedUnderLoad(t *testing.T) {
 
 // replacer makes a source of workers list a worker, or no longer list one.
 type replacer interface {
+	begin(t *testing.T, cfg *config.Config, o *app.Options)
 	add(t *testing.T, r *router, url string)
 	remove(t *testing.T, r *router, url string)
 }
 
 // replacing has a replacer for each source whose workers can be replaced while the router runs.
-var replacing = map[string]replacer{"admin": byAdmin{}}
+var replacing = map[string]replacer{"admin": byAdmin{}, "dns": &byDNS{}}
 
 type byAdmin struct{}
+
+func (byAdmin) begin(*testing.T, *config.Config, *app.Options) {}
 
 func (byAdmin) add(t *testing.T, r *router, worker string) {
 	r.admin(t, http.MethodPost, "", fmt.Sprintf(`{"url": %q}`, worker), http.StatusCreated)
@@ -41,6 +49,29 @@ func (byAdmin) add(t *testing.T, r *router, worker string) {
 
 func (byAdmin) remove(t *testing.T, r *router, worker string) {
 	r.admin(t, http.MethodDelete, "?drain=1m&url="+url.QueryEscape(worker), "", http.StatusAccepted)
+}
+
+// byDNS changes the SRV records of a name.
+type byDNS struct {
+	server  *testenv.DNS
+	records []string
+}
+
+func (d *byDNS) begin(t *testing.T, cfg *config.Config, o *app.Options) {
+	d.server = testenv.NewDNS(t)
+	cfg.WorkersDNS.Names = []discovery.Target{{URL: "http://_http._tcp.engines.test."}}
+	cfg.WorkersDNS.Interval = 100 * time.Millisecond
+	o.Resolver = d.server.Resolver()
+}
+
+func (d *byDNS) add(_ *testing.T, _ *router, worker string) {
+	d.records = append(d.records, strings.TrimPrefix(worker, "http://"))
+	d.server.Set("_http._tcp.engines.test.", d.records...)
+}
+
+func (d *byDNS) remove(_ *testing.T, _ *router, worker string) {
+	d.records = slices.DeleteFunc(d.records, func(r string) bool { return "http://"+r == worker })
+	d.server.Set("_http._tcp.engines.test.", d.records...)
 }
 
 // admin sends a request to /admin/workers.
@@ -72,12 +103,15 @@ func (r *router) has(url string) (present, ready bool) {
 
 func replaceAll(t *testing.T, source replacer) {
 	const workers = 3
-	cfg := settings()
-	r := startWith(t, cfg, app.Options{Log: slog.New(slog.DiscardHandler)})
+	cfg, options := settings(), app.Options{Log: slog.New(slog.DiscardHandler)}
+	source.begin(t, cfg, &options)
+	r := startWith(t, cfg, options)
+	// SRV records have names, so each engine is called localhost here.
+	at := func(e *mockengine.Server) string { return strings.Replace(e.URL(), "127.0.0.1", "localhost", 1) }
 	join := func() *mockengine.Server {
 		e := engine(t, nil)
-		source.add(t, r, e.URL())
-		r.wait("the worker is ready", func() bool { _, ready := r.has(e.URL()); return ready })
+		source.add(t, r, at(e))
+		r.wait("the worker is ready", func() bool { _, ready := r.has(at(e)); return ready })
 		return e
 	}
 	var engines []*mockengine.Server
@@ -105,8 +139,8 @@ func replaceAll(t *testing.T, source replacer) {
 	for _, old := range engines {
 		before := answered.Load()
 		join()
-		source.remove(t, r, old.URL())
-		r.wait("the old worker has left", func() bool { present, _ := r.has(old.URL()); return !present })
+		source.remove(t, r, at(old))
+		r.wait("the old worker has left", func() bool { present, _ := r.has(at(old)); return !present })
 		if err := old.Die(); err != nil {
 			t.Fatal(err)
 		}

@@ -108,6 +108,10 @@ type Config struct {
 	// locality filter reads node and zone. A reload applies changes of the workers. A reload refuses a file without
 	// the key workers, because such a file may be cut short; an empty list removes all workers.
 	Workers []discovery.Target `yaml:"workers"`
+	// WorkersDNS are DNS names: each address that a name has is a worker. Workers join and leave with the answers. A
+	// worker that is no longer in the answers gets no new requests, and leaves when its requests have ended. While a name
+	// has no answer, the workers of its last answer stay. A change needs a restart.
+	WorkersDNS discovery.DNSConfig `yaml:"workers_dns"`
 	// Admin is the second listener. It serves metrics, workers, decisions, explain and reload.
 	Admin admin.Config `yaml:"admin"`
 	// Routing tunes how a worker is chosen.
@@ -204,6 +208,7 @@ func Default() Config {
 		ModelServiceLevels:  map[string][]fleet.ServiceLevel{},
 		TenantServiceLevels: map[string][]fleet.ServiceLevel{},
 		Models:              []inprocess.Path{},
+		WorkersDNS:          discovery.DefaultDNSConfig(),
 		Admin:               admin.DefaultConfig(),
 		Routing: Routing{
 			TierWeights:     policy.DefaultKVAware().TierWeights,
@@ -312,6 +317,7 @@ func (c *Config) validate(found *problems) {
 	c.validateRouting(found)
 	c.validateHealth(found)
 	c.validateIO(found)
+	found.section("workers_dns", c.WorkersDNS.Validate())
 	found.section("reports", c.Reports.Validate())
 	found.section("queue", c.Queue.Validate())
 	found.section("admin", c.Admin.Validate())

@@ -62,6 +62,12 @@ func fill(cfg *Config, path string, data []byte, override func(*Config)) error {
 			r.broken[p.path] = true
 		}
 	}
+	for i := range cfg.WorkersDNS.Names {
+		if p := readWorkerKey(&cfg.WorkersDNS.Names[i], fmt.Sprintf("workers_dns.names[%d]", i)); p != nil {
+			r.problem(p)
+			r.broken[p.path] = true
+		}
+	}
 	var found problems
 	cfg.readTenants(&found)
 	cfg.validate(&found)

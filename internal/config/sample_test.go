@@ -19,6 +19,7 @@ import (
 
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/discovery"
 	"github.com/warmpath/warmpath/policy"
 	"github.com/warmpath/warmpath/policy/script"
 )
@@ -256,6 +257,10 @@ func scalar(t *testing.T, v reflect.Value) string {
 	case map[string][]fleet.ServiceLevel:
 		if len(x) == 0 {
 			return "{}"
+		}
+	case []discovery.Target:
+		if len(x) == 0 {
+			return "[]"
 		}
 	case []policy.Weighted:
 		if len(x) == 0 {

@@ -78,11 +78,22 @@ func (s *Static) Prepare(from Source, targets []Target) (apply func(), err error
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		if from == SourceDNS { // an address leaves the answers before its worker has ended its requests
+			now := time.Now()
+			for _, l := range s.targets {
+				if l.source == from && s.roster.leaving[l.URL] == nil && index(normal, l.URL) < 0 {
+					s.leave(l, now, now.Add(leaveDNS))
+				}
+			}
+		}
+		changed := !slices.EqualFunc(s.roster.lists[from], normal, Target.Equal)
 		s.roster.lists[from] = normal
 		if from == SourceList || from == SourceFile {
 			s.roster.lists[SourceAdmin] = slices.DeleteFunc(slices.Clone(s.roster.lists[SourceAdmin]), func(t Target) bool { return index(normal, t.URL) >= 0 })
 		}
-		s.merge()
+		if changed || from != SourceDNS {
+			s.merge()
+		}
 	}, nil
 }
 

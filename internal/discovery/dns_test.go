@@ -1,0 +1,103 @@
+package discovery
+
+import (
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/test/testenv"
+)
+
+// asking returns a DNS source for the URLs, its watcher, which does not run, and the server that it asks.
+func asking(t *testing.T, urls ...string) (*DNS, *Static, *testenv.DNS) {
+	t.Helper()
+	server := testenv.NewDNS(t)
+	c := DefaultDNSConfig()
+	for _, u := range urls {
+		c.Names = append(c.Names, Target{URL: u, Labels: map[string]string{"zone": "a"}})
+	}
+	if err := c.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	s, err := NewStatic(fleet.New(fleet.Config{}), nil, Config{}, nil, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return NewDNS(c, s, server.Resolver(), log), s, server
+}
+
+// urls returns the URLs that are watched.
+func (s *Static) urls() (all []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.targets {
+		all = append(all, l.URL)
+	}
+	slices.Sort(all)
+	return all
+}
+
+func TestTheAddressesOfANameAreWorkers(t *testing.T) {
+	d, s, server := asking(t, "http://engines.test.:8000/base", "http://_http._tcp.engines.test.", "http://six.test.")
+	server.Set("engines.test.", "10.0.0.2", "10.0.0.1")
+	server.Set("_http._tcp.engines.test.", "gpu-1.test.:8001", "gpu-2.test.:8002")
+	server.Set("six.test.", "fd00::1")
+	d.look(t.Context())
+	want := []string{"http://10.0.0.1:8000/base", "http://10.0.0.2:8000/base", "http://[fd00::1]", "http://gpu-1.test:8001", "http://gpu-2.test:8002"}
+	if got := s.urls(); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if got := s.Target("http://10.0.0.1:8000/base"); got.Labels["zone"] != "a" {
+		t.Errorf("the settings of the entry are not the worker's: %+v", got)
+	}
+	server.Set("engines.test.", "10.0.0.3", "fd00::3") // both addresses of one machine
+	d.look(t.Context())
+	if got := s.urls(); !slices.Equal(got, append([]string{"http://10.0.0.3:8000/base"}, want[2:]...)) {
+		t.Errorf("after another answer: %v", got)
+	}
+}
+
+func TestTheWorkersOfTheLastAnswerStayWithoutAnAnswer(t *testing.T) {
+	d, s, server := asking(t, "http://engines.test.:8000")
+	server.Set("engines.test.", "10.0.0.1", "10.0.0.2")
+	d.look(t.Context())
+	want := s.urls()
+	for name, fail := range map[string]func(){
+		"the name is gone": func() { server.Set("engines.test.") },
+		"the server fails": func() { server.Fail(true) },
+	} {
+		fail()
+		d.look(t.Context())
+		if got := s.urls(); len(want) != 2 || !slices.Equal(got, want) || d.failed[0] == "" {
+			t.Errorf("%s: %v, want %v; failed: %q", name, got, want, d.failed[0])
+		}
+	}
+	server.Fail(false)
+	server.Set("engines.test.", "10.0.0.2")
+	d.look(t.Context())
+	if got := s.urls(); len(got) != 1 || d.failed[0] != "" {
+		t.Errorf("after the failure: %v", got)
+	}
+}
+
+func TestNamesThatCannotWorkAreRefused(t *testing.T) {
+	for given, want := range map[string]string{
+		"http://10.0.0.1:8000":         "is an address",
+		"unix:///run/a.sock":           "has no DNS name",
+		"http://_http._tcp.a.test:800": "give the port",
+		"engines":                      "write http://engines",
+	} {
+		c := DefaultDNSConfig()
+		c.Names = []Target{{URL: given}}
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "names[0]: ") {
+			t.Errorf("%s: %v, want %q", given, err, want)
+		}
+	}
+	if err := (DNSConfig{Interval: time.Millisecond}).Validate(); err == nil {
+		t.Error("an interval of 1 ms is accepted")
+	}
+}
