@@ -25,7 +25,7 @@ type Settings struct {
 	APIKey    *string           `json:"api_key"`
 	APIKeyUse *string           `json:"api_key_use"`
 	Protocol  *string           `json:"protocol"`
-	TLS       *TLS              `json:"tls"`    // replaces all settings of TLS
+	TLS       *TLS              `json:"tls"`              // replaces all settings of TLS
 	Labels    map[string]string `json:"labels,omitempty"` // replaces all labels
 }
 
