@@ -117,6 +117,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	if a.workers, err = discovery.NewStatic(a.fleet, cfg.Workers, health, discovery.NewClient(o.Network, peers), o.Log); err != nil {
 		return nil, err
 	}
+	a.workers.SetDefaults(cfg.WorkerDefaults)
 	a.reporter = discovery.NewReporter(a.fleet, cfg.Reports, a.workers.Target, discovery.NewClient(o.Network, peers), o.Log)
 	events := cfg.Events
 	events.BlockSize = cfg.Routing.BlockSize

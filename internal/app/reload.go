@@ -59,6 +59,10 @@ func (a *App) Reload() (changes []string, err error) {
 	// No step below can fail.
 	changes = append(changes, policies...)
 	useWorkers()
+	if next.WorkerDefaults != a.cfg.WorkerDefaults {
+		a.workers.SetDefaults(next.WorkerDefaults)
+		changes = append(changes, "worker_defaults changed")
+	}
 	if levels := compareLevels(a.cfg, next); len(levels) > 0 {
 		a.gateway.UseServiceLevels(next.GatewayLevels())
 		changes = append(changes, levels...)
@@ -102,6 +106,7 @@ func noWorkers(file string) error {
 // take copies settings from next to in: all settings that a reload applies. in is the configuration in force.
 func take(in, next *config.Config) {
 	in.Workers, in.Queue, in.Gateway.Hold = next.Workers, next.Queue, next.Gateway.Hold
+	in.WorkerDefaults = next.WorkerDefaults
 	in.Tenants, in.TenantsFile, in.TenantSaltKeyFile = next.Tenants, next.TenantsFile, next.TenantSaltKeyFile
 	in.AllTenants, in.TenantSaltKey = next.AllTenants, next.TenantSaltKey
 	in.Policy, in.Policies, in.ModelPolicies, in.RequestPolicies = next.Policy, next.Policies, next.ModelPolicies, next.RequestPolicies

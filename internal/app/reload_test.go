@@ -239,6 +239,14 @@ func TestReloadChangesTheHold(t *testing.T) {
 	}
 }
 
+func TestReloadChangesTheDefaultsOfWorkers(t *testing.T) {
+	_, log, reload := reloading(t)
+	changes := reload(func(c *config.Config) { c.WorkerDefaults.Protocol = "http1" })
+	if !slices.Equal(changes, []string{"worker_defaults changed"}) || strings.Contains(log.String(), "restart") {
+		t.Errorf("reload says %q", changes)
+	}
+}
+
 func TestReloadAsksControllersForPoliciesThatAreNew(t *testing.T) {
 	r, _, reload := reloading(t)
 	var polls, closed atomic.Int64

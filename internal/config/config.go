@@ -112,6 +112,10 @@ type Config struct {
 	// worker that is no longer in the answers gets no new requests, and leaves when its requests have ended. While a name
 	// has no answer, the workers of its last answer stay. A change needs a restart.
 	WorkersDNS discovery.DNSConfig `yaml:"workers_dns"`
+	// WorkerDefaults are the defaults of all workers, those of the admin API included: api_key (or api_key_file, or
+	// api_key_env), api_key_use, protocol, and tls for https workers. A worker's own settings have precedence; a worker
+	// with files of its own for TLS uses none of the defaults' files. A reload applies changes.
+	WorkerDefaults discovery.Defaults `yaml:"worker_defaults"`
 	// Admin is the second listener. It serves metrics, workers, decisions, explain and reload.
 	Admin admin.Config `yaml:"admin"`
 	// Routing tunes how a worker is chosen.
@@ -320,6 +324,7 @@ func (c *Config) validate(found *problems) {
 	found.section("workers_dns", c.WorkersDNS.Validate())
 	found.section("reports", c.Reports.Validate())
 	found.section("queue", c.Queue.Validate())
+	found.section("worker_defaults", c.WorkerDefaults.Validate())
 	found.section("admin", c.Admin.Validate())
 	found.section("tokens", c.Tokens.Validate())
 	found.section("gateway", c.Gateway.Validate())

@@ -96,6 +96,31 @@ func TestAFileChangesOnlyItsOwnKeys(t *testing.T) {
 	}
 }
 
+func TestWorkersHaveDefaults(t *testing.T) {
+	t.Setenv("ENGINE_KEY", "s3cret")
+	path := filepath.Join(t.TempDir(), "f.yaml")
+	load := func(defaults string) (*Config, error) {
+		t.Helper()
+		text := "worker_defaults: {" + defaults + "}\nworkers: [{url: http://a}, {url: http://b, api_key: own, protocol: http1}]"
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return Load(path, nil)
+	}
+	got, err := load("api_key_env: ENGINE_KEY, api_key_use: always, protocol: http2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []discovery.Target{{URL: "http://a", APIKey: "s3cret", APIKeyUse: "always", Protocol: "http2"}, {URL: "http://b", APIKey: "own", APIKeyUse: "always", Protocol: "http1"}}
+	if diff := cmp.Diff(want, got.Workers); diff != "" {
+		t.Error(diff)
+	}
+	_, err = load("api_key: s3cret, protocol: h2")
+	if err == nil || strings.Count(err.Error(), "none of auto, http1, http2") != 1 || strings.Contains(err.Error(), "s3cret") {
+		t.Error(err)
+	}
+}
+
 func TestFlagsOverrideTheFile(t *testing.T) {
 	got, err := Load("testdata/good/workers.yaml", func(c *Config) { c.Policy = "random" })
 	if err != nil || got.Policy != "random" {

@@ -56,10 +56,21 @@ func fill(cfg *Config, path string, data []byte, override func(*Config)) error {
 		r.problem(p)
 		r.broken["admin"] = true
 	}
+	d := &cfg.WorkerDefaults
+	own := discovery.Target{APIKey: d.APIKey, APIKeyFile: d.APIKeyFile, APIKeyEnv: d.APIKeyEnv}
+	if p := readWorkerKey(&own, "worker_defaults"); p != nil {
+		r.problem(p)
+		r.broken[p.path] = true
+	}
+	d.APIKey = own.APIKey
+	valid := d.Validate() == nil // otherwise each worker would show the same problem
 	for i := range cfg.Workers {
 		if p := readWorkerKey(&cfg.Workers[i], fmt.Sprintf("workers[%d]", i)); p != nil {
 			r.problem(p)
 			r.broken[p.path] = true
+		}
+		if valid {
+			cfg.Workers[i] = d.Fill(cfg.Workers[i])
 		}
 	}
 	for i := range cfg.WorkersDNS.Names {

@@ -53,9 +53,10 @@ type roster struct {
 	lists map[Source][]Target
 	// removed are the URLs that the admin API removed though a source lists them. They stay removed until no source
 	// lists them any more.
-	removed map[string]bool
-	leaving map[string]*leave
-	stays   uint64
+	removed  map[string]bool
+	leaving  map[string]*leave
+	stays    uint64
+	defaults Defaults
 }
 
 // leave is a worker that leaves. Until it is gone, it gets no new requests, and is watched as before.
@@ -142,7 +143,7 @@ func (s *Static) merge() {
 				delete(r.leaving, t.URL)
 				s.drain(t.URL, l.drained)
 			}
-			next := listed{t, from, before[t.URL].stay}
+			next := listed{r.defaults.Fill(t), from, before[t.URL].stay}
 			if next.stay == 0 {
 				r.stays++
 				next.stay = r.stays

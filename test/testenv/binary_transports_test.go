@@ -32,7 +32,7 @@ type oneWay struct {
 // newOneWay serves an engine on l in one version of HTTP, with pair if it is not nil.
 func newOneWay(t *testing.T, at string, l net.Listener, version int, pair *tls.Certificate) *oneWay {
 	t.Helper()
-	f := &oneWay{url: at, engine: mock(t, func(c *mockengine.Config) { c.Speed = 100 })}
+	f := &oneWay{url: at, engine: mock(t, func(c *mockengine.Config) { c.Speed, c.APIKey = 100, "s3cret" })}
 	to, err := url.Parse(f.engine.URL())
 	if err != nil {
 		t.Fatal(err)
@@ -86,15 +86,15 @@ func TestWorkersOfTheBinaryOverEveryTransport(t *testing.T) {
 		t.Fatal(err)
 	}
 	var fronts []*oneWay
-	text := patient + "policy: round_robin\nworkers:\n"
+	text := patient + "policy: round_robin\nworker_defaults: {api_key: s3cret, api_key_use: always, tls: {ca_file: " + cert + "}}\nworkers:\n"
 	for i, c := range []struct {
 		scheme, settings string
 		version          int
 	}{
 		{"http", "protocol: http2", 2},
-		{"https", "tls: {ca_file: " + cert + "}", 2},
+		{"https", "protocol: auto", 2},
 		{"https", "protocol: http2, tls: {ca_file: " + cert + "}", 2},
-		{"https", "tls: {ca_file: " + cert + "}", 1},
+		{"https", "protocol: auto", 1},
 		{"unix", "protocol: auto", 1},
 		{"unix", "protocol: http2", 2},
 	} {
