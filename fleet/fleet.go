@@ -157,7 +157,7 @@ func (f *Fleet) Put(url string, facts Facts) WorkerID {
 	}
 	w := &Worker{ID: id, URL: url, Healthy: true, Incarnation: f.known[id].life.incarnation}
 	if old != nil {
-		w.Healthy, w.Draining, w.Asleep, w.Why = old.Healthy, old.Draining, old.Asleep, old.Why
+		w.Healthy, w.Draining, w.Asleep, w.Why, w.ModelOrders = old.Healthy, old.Draining, old.Asleep, old.Why, old.ModelOrders
 		for _, h := range old.Holders {
 			if rank := f.holders[h].rank; rank < facts.FirstRank || rank >= facts.FirstRank+used {
 				f.left(h)

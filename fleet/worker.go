@@ -67,6 +67,8 @@ type Facts struct {
 	CanRender           bool // POST /v1/chat/completions/render answers
 	CanTokenize         bool // POST /tokenize answers
 	ReportsCachedTokens bool // the usage of an answer has prompt_tokens_details.cached_tokens
+
+	AdapterSlots int // how many LoRA adapters the engine keeps loaded at the same time, as it reports
 }
 
 // UsedRanks returns how many ranks, from FirstRank on, get requests. The events of other ranks are not read.
@@ -134,7 +136,10 @@ type Worker struct {
 	// a worker is put at the URL of a worker that left.
 	Incarnation uint64
 	Holders     []Holder // one for each used rank, from rank Facts.FirstRank on
-	longest     int      // Facts.maxModelLen, which each decision needs
+	// ModelOrders grows when an order to load or unload an adapter begins, and when it ends: see [Fleet.BeginModelOrder].
+	// It is odd while an order is under way.
+	ModelOrders uint32
+	longest     int // Facts.maxModelLen, which each decision needs
 }
 
 // Rank returns the holder of the global data-parallel rank.

@@ -26,17 +26,19 @@ func metricLines(r io.Reader, line func([]byte)) error {
 	return scanner.Err()
 }
 
-// metricLabels returns the labels of the lines of a Prometheus text that begin with prefix, at most fleet.MaxRanks
-// lines. prefix is a name and "{".
-func metricLabels(r io.Reader, prefix string) ([]map[string]string, error) {
-	var lines []map[string]string
+// metricLabels returns, for each prefix, the labels of the lines of a Prometheus text that begin with it, at most
+// fleet.MaxRanks lines. A prefix is a name and "{".
+func metricLabels(r io.Reader, prefixes ...string) ([][]map[string]string, error) {
+	found := make([][]map[string]string, len(prefixes))
 	err := metricLines(r, func(line []byte) {
-		if rest, ok := strings.CutPrefix(string(line), prefix); ok && len(lines) < fleet.MaxRanks {
-			labels, _ := parseLabels(rest)
-			lines = append(lines, labels)
+		for i, prefix := range prefixes {
+			if rest, ok := strings.CutPrefix(string(line), prefix); ok && len(found[i]) < fleet.MaxRanks {
+				labels, _ := parseLabels(rest)
+				found[i] = append(found[i], labels)
+			}
 		}
 	})
-	return lines, err
+	return found, err
 }
 
 // sample is one line of a Prometheus text.

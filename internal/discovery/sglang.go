@@ -22,6 +22,8 @@ type serverInfo struct {
 	CacheReport  bool   `json:"enable_cache_report"`
 	DisableRadix bool   `json:"disable_radix_cache"`
 	MaxTokens    int    `json:"max_total_num_tokens"`
+	MaxLoaded    int    `json:"max_loaded_loras"`    // LoRA adapters in the memory of the machine; null: not limited
+	MaxAdapters  int    `json:"max_loras_per_batch"` // LoRA adapters of one pass
 	// RandomSeed is drawn when the server starts, unless an argument gave it [SGLang srt/server_args.py].
 	RandomSeed int64 `json:"random_seed"`
 	// KVEvents is absent before 0.5.13, and null if events are off.
@@ -83,6 +85,7 @@ func (p *probe) sglang(info *serverInfo) {
 	f.BlockSize = blockSize(info.PageSize)
 	f.Ranks = min(info.DPSize, fleet.MaxRank+1)
 	f.ReportsCachedTokens = info.CacheReport
+	f.AdapterSlots = max(info.MaxLoaded, info.MaxAdapters, 0)
 	switch ev := info.KVEvents.value; {
 	case ev != nil:
 		if size := blockSize(ev.BlockSize); size > 0 {

@@ -195,6 +195,7 @@ type worker struct {
 	// sleepless is true if the engine does not say whether it sleeps.
 	sleepless bool
 	why       string // error of the last check; "": the check succeeded
+	outdated  bool   // the last probe's list of models may be older than an order to load or unload an adapter
 }
 
 // begin puts the worker into the fleet before its first answer.
@@ -229,7 +230,9 @@ func (w *worker) watch(ctx context.Context) {
 		err = w.check(ctx)
 		if err == nil && due {
 			if err = w.probe(ctx); err == nil {
-				probed = time.Now()
+				if !w.outdated {
+					probed = time.Now()
+				}
 			} else if w.healthy && statusOf(err) == 0 {
 				// The worker is alive but did not answer all questions. Its facts stay unchanged.
 				w.log.Warn("worker could not be probed again", "worker", w.target.URL, "error", err)
@@ -324,6 +327,7 @@ func (w *worker) check(ctx context.Context) error {
 }
 
 func (w *worker) probe(ctx context.Context) error {
+	orders := w.modelOrders()
 	r, err := Probe(ctx, w.client, w.target)
 	if err != nil {
 		return err
@@ -343,7 +347,13 @@ func (w *worker) probe(ctx context.Context) error {
 			facts.BlockSize = now.Facts.BlockSize
 		}
 	}
-	if w.last == nil || !w.healthy || !reflect.DeepEqual(r.Facts, w.last.Facts) {
+	known := w.fleet.Snapshot().ByID(w.id)
+	if w.outdated = known != nil && (known.ModelOrders != orders || orders%2 == 1); w.outdated {
+		facts.Models = known.Facts.Models
+	}
+	// The gateway changes the list of models when it loads an adapter; a restarted engine no longer has that adapter.
+	others := known != nil && !slices.Equal(facts.Models, known.Facts.Models)
+	if w.last == nil || !w.healthy || others || !reflect.DeepEqual(r.Facts, w.last.Facts) {
 		// The fleet keeps the slices that it is given, so the report gets copies.
 		r.Facts.Models, r.Facts.Events = slices.Clone(r.Facts.Models), slices.Clone(r.Facts.Events)
 		r.Facts.Origins = slices.Clone(r.Facts.Origins)
@@ -360,6 +370,14 @@ func (w *worker) probe(ctx context.Context) error {
 	}
 	w.last = r
 	return nil
+}
+
+// modelOrders returns the number of the worker's orders, as in fleet.Worker.
+func (w *worker) modelOrders() uint32 {
+	if known := w.fleet.Snapshot().ByID(w.id); known != nil {
+		return known.ModelOrders
+	}
+	return 0
 }
 
 func (w *worker) describe(f fleet.Facts) {

@@ -114,12 +114,15 @@ func loopback(host string) bool {
 // vllmCache reads vllm:cache_config_info. Its labels are vLLM's cache settings as Python texts, one line for each
 // data-parallel rank. It returns the setting enable_prefix_caching, or "" if the setting is not known.
 func (p *probe) vllmCache(ctx context.Context) string {
-	var lines []map[string]string
+	var lines, adapters []map[string]string
 	err := p.ask(ctx, http.MethodGet, "/metrics", nil, maxMetrics, func(r io.Reader) error {
-		var err error
-		lines, err = metricLabels(r, "vllm:cache_config_info{")
+		found, err := metricLabels(r, "vllm:cache_config_info{", "vllm:lora_requests_info{")
+		lines, adapters = found[0], found[1]
 		return err
 	})
+	if len(adapters) > 0 { // vLLM writes this line once it has computed a request
+		p.Facts.AdapterSlots = atoi(adapters[0]["max_lora"])
+	}
 	if err != nil {
 		p.note("block size and capacity are unknown until events show them: %v", err)
 		return ""
