@@ -74,6 +74,8 @@ the engine misbehave, GET /mock/fault lists the faults in force:
 	flags.StringVar(&kind, "kind", kind, "`ENGINE` to imitate: vllm or sglang")
 	flags.StringVar(&cfg.Model, "model", cfg.Model, "`NAME` of the model")
 	flags.StringArrayVar(&cfg.LoRA, "lora", nil, "`NAME` of a LoRA adapter; repeatable")
+	flags.BoolVar(&cfg.UpdateLoRA, "update-lora", cfg.UpdateLoRA, "load and unload adapters on demand, as vLLM with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True")
+	flags.IntVar(&cfg.MaxLoRAs, "max-loras", cfg.MaxLoRAs, "adapters that the engine reports to keep; 0 for the number of --lora, or 1")
 	flags.IntVar(&cfg.BlockSize, "block-size", cfg.BlockSize, "`TOKENS` in a block")
 	flags.IntVar(&cfg.Blocks, "blocks", cfg.Blocks, "blocks of each rank's cache")
 	flags.IntVar(&cfg.CPUBlocks, "cpu-blocks", cfg.CPUBlocks, "blocks of each rank's CPU tier; 0 for none")

@@ -30,6 +30,13 @@ type Config struct {
 	Model  string   // name of the model; /v1/models also reports this name as the model's root
 	Served []string // further names of the same model (vLLM's --served-model-name)
 	LoRA   []string // names of adapters, served as models with Model as their parent
+	// UpdateLoRA means that adapters can be loaded and unloaded while the engine runs, as with vLLM's
+	// VLLM_ALLOW_RUNTIME_LORA_UPDATING=True or SGLang's --enable-lora. An adapter whose path contains "missing" cannot be
+	// loaded.
+	UpdateLoRA bool
+	// MaxLoRAs is the number of adapters that the engine reports to keep. vLLM loads further adapters, and swaps them.
+	// SGLang unloads the adapter that was loaded first. 0: the number of LoRA, or 1.
+	MaxLoRAs int
 
 	Ranks     int // number of data-parallel ranks, each with its own blocks
 	BlockSize int // tokens in a block; SGLang calls it page size
@@ -149,6 +156,12 @@ func (c *Config) validate() error {
 			!(strings.HasPrefix(endpoint, "ipc://") && c.Ranks == 1) {
 			bad("endpoint %q is not tcp://host:port (ipc:// serves a single rank)", endpoint)
 		}
+	}
+	if c.MaxLoRAs < 0 {
+		bad("max LoRAs %d is negative", c.MaxLoRAs)
+	}
+	if c.MaxLoRAs == 0 {
+		c.MaxLoRAs = max(len(c.LoRA), 1)
 	}
 	if c.Version == "" {
 		c.Version = map[Kind]string{VLLM: "0.32.0", SGLang: "0.5.23"}[c.Kind]

@@ -151,6 +151,7 @@ func (l *life) newRun(g *generation) *run {
 			Announce: g.announce,
 			Owner:    &p.progress,
 		}
+		p.progress.adapter = g.path
 		p.request.Scope.LoRA, p.request.Scope.Salt, p.request.Scope.Extra = g.lora, g.salt, g.extra
 	}
 	return x

@@ -76,7 +76,7 @@ func extraKeys(r *engine.Request, start, n, size int) [][]block.ExtraKey {
 	for i := range extra {
 		at := start + i*size
 		if r.Scope.LoRA != "" {
-			extra[i] = append(extra[i], block.TupleKey("lora", r.Scope.LoRA, adapterPath(r.Scope.LoRA)))
+			extra[i] = append(extra[i], block.TupleKey("lora", r.Scope.LoRA, pathOf(r)))
 		}
 		for _, f := range r.Features {
 			if f.Offset < at+size && f.Offset+imageTokens > at {
@@ -90,4 +90,13 @@ func extraKeys(r *engine.Request, start, n, size int) [][]block.ExtraKey {
 	return extra
 }
 
+// pathOf returns the path of the adapter of a request.
+func pathOf(r *engine.Request) string {
+	if p, ok := r.Owner.(*progress); ok && p.adapter != "" {
+		return p.adapter
+	}
+	return adapterPath(r.Scope.LoRA)
+}
+
+// adapterPath returns the path of an adapter of Config.LoRA.
 func adapterPath(name string) string { return "/adapters/" + name }

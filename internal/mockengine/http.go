@@ -72,10 +72,14 @@ func (l *life) routes(mux *http.ServeMux) {
 		mux.HandleFunc("POST /release_memory_occupation", l.sleep)
 		mux.HandleFunc("POST /resume_memory_occupation", l.wake)
 		mux.HandleFunc("POST /v1/classify", l.classify)
+		mux.HandleFunc("POST /load_lora_adapter", l.loadAdapter)
+		mux.HandleFunc("POST /unload_lora_adapter", l.unloadAdapter)
 		return
 	}
 	mux.HandleFunc("POST /sleep", l.sleep)
 	mux.HandleFunc("POST /wake_up", l.wake)
+	mux.HandleFunc("POST /v1/load_lora_adapter", l.loadAdapter)
+	mux.HandleFunc("POST /v1/unload_lora_adapter", l.unloadAdapter)
 	mux.HandleFunc("GET /is_sleeping", l.isSleeping)
 	mux.HandleFunc("POST /rerank", l.rerank)
 	mux.HandleFunc("POST /v2/rerank", l.rerank)

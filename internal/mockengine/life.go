@@ -36,6 +36,7 @@ type life struct {
 	salt     uint64       // makes the request ids of different lives differ
 
 	responses responses
+	adapters  adapters
 	asleep    atomic.Bool
 
 	restarted bool // the Server had an earlier life
@@ -53,6 +54,9 @@ func (s *Server) begin(parent context.Context) (*life, error) {
 	s.mu.Unlock()
 	if addr == "" {
 		addr = s.cfg.Listen
+	}
+	for _, name := range s.cfg.LoRA {
+		l.adapters.add(name, adapterPath(name))
 	}
 	listener, err := l.listen(addr)
 	if err != nil {

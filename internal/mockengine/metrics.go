@@ -80,10 +80,10 @@ func (l *life) vllmInfo(b *strings.Builder, stats []engine.Stats) {
 			"prefix_caching_hash_algo=\"sha256\",prefix_match_unit=\"None\",sliding_window=\"None\"} 1\n",
 			l.cfg.BlockSize, caching, i, (l.cfg.Blocks-1)*l.cfg.BlockSize, l.cfg.Blocks*len(stats))
 	}
-	if len(l.cfg.LoRA) > 0 {
+	if len(l.cfg.LoRA) > 0 || l.cfg.UpdateLoRA {
 		fmt.Fprintf(b, "# TYPE vllm:lora_requests_info "+
 			"gauge\nvllm:lora_requests_info{max_lora=\"%d\",running_lora_adapters=\"\",waiting_lora_adapters=\"\"} %d\n",
-			len(l.cfg.LoRA), l.began.Unix())
+			l.cfg.MaxLoRAs, l.began.Unix())
 	}
 }
 

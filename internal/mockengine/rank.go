@@ -295,6 +295,8 @@ func (r *rank) cachedHashes(t block.Tier) []uint64 {
 // progress counts the generated tokens of one sequence. The rank increases the count, and the HTTP handler waits for
 // the signal. All sequences of one HTTP request share the signal.
 type progress struct {
+	adapter string // path of the request's adapter, which is a part of vLLM's hashes
+
 	tokens atomic.Int64
 	signal chan struct{} // capacity 1; has a value if tokens grew after the last receive
 	lasts  bool          // true: signal only at the end of the sequence

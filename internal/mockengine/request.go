@@ -23,7 +23,8 @@ type generation struct {
 	chat         bool
 	form         form
 	model        string // name of the model, as the client wrote it
-	lora         string
+	lora         string // name of the adapter
+	path         string // path of the adapter
 	prompts      []rendering
 	choices      int // number of answers to each prompt: the request's field n
 	stream       bool
@@ -74,7 +75,7 @@ func (g *generation) readModel(body *fastjson.Value, l *life) error {
 	if g.model == "" {
 		g.model = l.cfg.Model
 	}
-	if slices.Contains(l.cfg.LoRA, g.model) {
+	if g.path = l.adapters.path(g.model); g.path != "" {
 		g.lora = g.model
 		return nil
 	}
@@ -83,7 +84,7 @@ func (g *generation) readModel(body *fastjson.Value, l *life) error {
 	}
 	// Clients of SGLang name the adapter in the field lora_path.
 	if lora := text(body, "lora_path"); lora != "" {
-		if !slices.Contains(l.cfg.LoRA, lora) {
+		if g.path = l.adapters.path(lora); g.path == "" {
 			return fmt.Errorf("the adapter `%s` %w", lora, errModel)
 		}
 		g.lora = lora

@@ -47,8 +47,8 @@ func (l *life) models(w http.ResponseWriter, _ *http.Request) {
 	for _, id := range append([]string{l.cfg.Model}, l.cfg.Served...) {
 		add(id, l.cfg.Model, nil, &length)
 	}
-	for _, id := range l.cfg.LoRA {
-		add(id, adapterPath(id), &l.cfg.Model, nil)
+	for _, a := range l.adapters.all() {
+		add(a.name, a.path, &l.cfg.Model, nil)
 	}
 	writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": list})
 }
@@ -240,6 +240,7 @@ func (l *life) serverInfo(w http.ResponseWriter, _ *http.Request) {
 		"model_path": l.cfg.Model, "served_model_name": l.cfg.Model, "page_size": l.cfg.BlockSize, "dp_size": l.cfg.Ranks,
 		"context_length": l.ranks[0].engine.MaxModelLen(), "max_total_num_tokens": (l.cfg.Blocks - 1) * l.cfg.BlockSize,
 		"version": l.cfg.Version, "internal_states": []any{}, "kv_events": nil,
+		"enable_lora": l.cfg.UpdateLoRA || len(l.cfg.LoRA) > 0, "max_loras_per_batch": l.cfg.MaxLoRAs, "max_loaded_loras": l.cfg.MaxLoRAs,
 		"enable_cache_report": !l.cfg.HideCachedTokens, "disable_radix_cache": l.cfg.NoPrefixCaching,
 	}
 	if sources := l.server.Sources(); len(sources) > 0 && !l.cfg.HideEventSources {
