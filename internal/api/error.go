@@ -139,6 +139,16 @@ func HoldTimeout(held time.Duration, cause error) *Error {
 			seconds(holdRetry), Cause: cause}
 }
 
+// CodeAdapterNotLoaded is the code of AdapterNotLoaded.
+const CodeAdapterNotLoaded = "adapter_not_loaded"
+
+// AdapterNotLoaded returns the error for a LoRA adapter that no worker could load (503). words are the engine's, or say
+// in another way what is wrong.
+func AdapterNotLoaded(name, words string, retry time.Duration) *Error {
+	return &Error{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Code: CodeAdapterNotLoaded, RetryAfter: retry,
+		Message: "the adapter " + Quoted(name) + " is not loaded: " + Bounded(words) + "; try again in " + seconds(retry)}
+}
+
 // Saturated returns the error for a request when all workers are saturated (429).
 func Saturated(cause error) *Error {
 	return &Error{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: "saturated", RetryAfter: time.Second,

@@ -16,9 +16,9 @@ import (
 )
 
 // Reload reads the configuration again, and applies the changes that need no restart: workers, policies, service
-// levels, tenants, the queue and the hold. No request is dropped. It returns the changes, one line for each. Settings
-// that need a restart keep their values; Reload names and logs them. If it returns an error, the configuration has not
-// changed. Certificates are read again first, because they do not depend on the rest.
+// levels, names of models, adapters, tenants, the queue and the hold. No request is dropped. It returns the changes,
+// one line for each. Settings that need a restart keep their values; Reload names and logs them. If it returns an
+// error, the configuration has not changed. Certificates are read again first, because they do not depend on the rest.
 func (a *App) Reload() (changes []string, err error) {
 	defer func() { a.telemetry.Reloaded(err) }()
 	if a.options.Load == nil {
@@ -71,6 +71,10 @@ func (a *App) Reload() (changes []string, err error) {
 		a.gateway.UseModelNames(next.ModelNames())
 		changes = append(changes, names...)
 	}
+	if adapters := compareAdapters(a.cfg, next); len(adapters) > 0 {
+		a.gateway.UseAdapters(next.GatewayAdapters())
+		changes = append(changes, adapters...)
+	}
 	if tenants := compareTenants(a.cfg, next); tenants != "" {
 		a.useTenants(next)
 		changes = append(changes, tenants)
@@ -112,6 +116,7 @@ func take(in, next *config.Config) {
 	in.Policy, in.Policies, in.ModelPolicies, in.RequestPolicies = next.Policy, next.Policies, next.ModelPolicies, next.RequestPolicies
 	in.Shadow, in.ShadowSample = next.Shadow, next.ShadowSample
 	in.ModelAliases, in.ModelFallbacks = next.ModelAliases, next.ModelFallbacks
+	in.Adapters, in.AdapterSlots, in.AdapterTimeout = next.Adapters, next.AdapterSlots, next.AdapterTimeout
 	in.ServiceLevels, in.ModelServiceLevels = next.ServiceLevels, next.ModelServiceLevels
 	in.TenantServiceLevels, in.RequestServiceLevels = next.TenantServiceLevels, next.RequestServiceLevels
 	// These two settings are defaults of policies.
@@ -186,6 +191,15 @@ func compareModelNames(old, next *config.Config) []string {
 	return compareSettings([]setting{
 		{"model_aliases", old.ModelAliases, next.ModelAliases},
 		{"model_fallbacks", old.ModelFallbacks, next.ModelFallbacks},
+	})
+}
+
+// compareAdapters returns lines that say what changes about adapters that are loaded on demand.
+func compareAdapters(old, next *config.Config) []string {
+	return compareSettings([]setting{
+		{"adapters", old.Adapters, next.Adapters},
+		{"adapter_slots", old.AdapterSlots, next.AdapterSlots},
+		{"adapter_timeout", old.AdapterTimeout, next.AdapterTimeout},
 	})
 }
 

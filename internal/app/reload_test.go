@@ -17,6 +17,7 @@ import (
 	"github.com/warmpath/warmpath/internal/app"
 	"github.com/warmpath/warmpath/internal/config"
 	"github.com/warmpath/warmpath/internal/discovery"
+	"github.com/warmpath/warmpath/internal/gateway"
 	"github.com/warmpath/warmpath/internal/queue"
 	"github.com/warmpath/warmpath/policy"
 	"github.com/warmpath/warmpath/policy/peers"
@@ -291,8 +292,9 @@ func TestReloadAppliesAliasesAndFallbacksOfModels(t *testing.T) {
 		{func(c *config.Config) {
 			c.ModelAliases = map[string]string{"gpt": "mock"}
 			c.ModelFallbacks = map[string][]string{"other": {"mock"}}
-		}, []string{"model_aliases: {gpt: mock}, was {}", "model_fallbacks: {other: [mock]}, was {}"}},
-		{func(*config.Config) {}, []string{"model_aliases: {}, was {gpt: mock}", "model_fallbacks: {}, was {other: [mock]}"}},
+			c.Adapters, c.AdapterSlots = []gateway.Adapter{{Name: "sql", Base: "mock", Path: "/sql"}}, 2
+		}, []string{"model_aliases: {gpt: mock}, was {}", "model_fallbacks: {other: [mock]}, was {}", "adapters: [{sql mock /sql}], was []", "adapter_slots: 2, was 0"}},
+		{func(*config.Config) {}, []string{"model_aliases: {}, was {gpt: mock}", "model_fallbacks: {}, was {other: [mock]}", "adapters: [], was [{sql mock /sql}]", "adapter_slots: 0, was 2"}},
 	} {
 		if got := reload(c.change); !slices.Equal(got, c.want) {
 			t.Errorf("reload says %q, want %q", got, c.want)

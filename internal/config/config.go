@@ -48,6 +48,16 @@ type Config struct {
 	// no worker of MODEL can take requests, when the queue takes no more requests for MODEL, and when all attempts at its
 	// workers failed. A list has at most 8 models, and no aliases. A reload applies changes.
 	ModelFallbacks map[string][]string `yaml:"model_fallbacks"`
+	// Adapters are LoRA adapters that workers load when a request names them, as {name: NAME, base: MODEL, path: PATH}.
+	// MODEL is the base model, and PATH is the place of the files as the engines see it (docs/adapters.md). An adapter
+	// that the engines have from their start needs no entry. A reload applies changes of this and of the next two
+	// settings.
+	Adapters []gateway.Adapter `yaml:"adapters"`
+	// AdapterSlots is how many adapters a worker keeps loaded. 0 means the number that the engine reports, or 4 if it
+	// reports none. If all slots of the workers are taken, one of adapters without requests is unloaded.
+	AdapterSlots int `yaml:"adapter_slots"`
+	// AdapterTimeout is how long a worker may take to load or unload an adapter.
+	AdapterTimeout time.Duration `yaml:"adapter_timeout"`
 	// RequestPolicies are the names of policies that a request may choose by a header (docs/api.md). By default there
 	// are none, because the choice of one client can slow down the other clients.
 	RequestPolicies []string `yaml:"request_policies"`
@@ -206,6 +216,8 @@ func Default() Config {
 		ModelPolicies:       map[string]string{},
 		ModelAliases:        map[string]string{},
 		ModelFallbacks:      map[string][]string{},
+		Adapters:            []gateway.Adapter{},
+		AdapterTimeout:      time.Minute,
 		RequestPolicies:     []string{},
 		ShadowSample:        1,
 		ServiceLevels:       fleet.DefaultServiceLevels(),
@@ -314,6 +326,7 @@ func (c *Config) validate(found *problems) {
 	c.validatePolicies(found)
 	c.validateLevels(found)
 	c.validateModelNames(found)
+	c.validateAdapters(found)
 	c.validateTenants(found)
 	found.notNegative("watch_interval", c.WatchInterval)
 	found.section("tls", c.TLS.Validate())

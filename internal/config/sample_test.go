@@ -20,6 +20,7 @@ import (
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/discovery"
+	"github.com/warmpath/warmpath/internal/gateway"
 	"github.com/warmpath/warmpath/policy"
 	"github.com/warmpath/warmpath/policy/script"
 )
@@ -263,6 +264,10 @@ func scalar(t *testing.T, v reflect.Value) string {
 			return "[]"
 		}
 	case []policy.Weighted:
+		if len(x) == 0 {
+			return "[]"
+		}
+	case []gateway.Adapter:
 		if len(x) == 0 {
 			return "[]"
 		}

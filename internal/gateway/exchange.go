@@ -157,13 +157,17 @@ func (x *exchange) serve() {
 		return
 	}
 	p := &x.prepared
-	if err := x.g.prepare(ctx, p, x.dialect, x.path, body.Bytes, x.r.Header); err != nil {
-		x.refuse(err)
+	err = x.g.prepare(ctx, p, x.dialect, x.path, body.Bytes, x.r.Header)
+	fell := err != nil && x.fallBack(ctx, x.fallsBack(err, nil))
+	if err != nil && !fell {
+		x.noteHeld()
+		x.noWorker(err)
 		return
 	}
 	x.noteModel()
+	x.noteHeld()
 	x.rec.Stream = p.read.Stream
-	if p.choice.passed > 0 {
+	if p.choice.passed > 0 && !fell {
 		x.g.Telemetry.FellBack(p.choice.target, p.read.Model, fellUnavailable)
 	}
 	x.rec.UsageUnasked = p.read.Stream && !p.read.IncludeUsage
@@ -187,6 +191,9 @@ func (x *exchange) forward(ctx context.Context) {
 		d, err := x.route(ctx)
 		if err != nil {
 			x.returnOpinion()
+			if x.loadElsewhere(ctx, err) {
+				continue
+			}
 			if x.fallBack(ctx, x.fallsBack(err, &last)) {
 				continue
 			}

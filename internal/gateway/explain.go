@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"net/http"
 	"time"
@@ -60,10 +61,19 @@ func (g *Gateway) Explain(ctx context.Context, about *Question) ([]*Explanation,
 	}
 	p.route.Now, p.route.Random = time.Now().UnixNano(), rand.Uint64()
 	var all []*Explanation
+	one, plan := g.adapters.plan(p.read.Model)
 	for _, name := range names {
 		p.route.Policy = name
 		if decides, err := g.Router.Policy(name, p.route.Model); err == nil {
 			p.route.Cached = p.askSource(ctx, decides)
+		}
+		if one != nil && !p.pinned {
+			all = append(all, &Explanation{
+				Record:  warmpath.Record{Model: one.Name, Base: one.Base, LoRA: one.Name, Policy: name, Branch: policy.BranchNone, Reason: plan, Chosen: -1},
+				Session: p.route.Session, Tenant: p.route.Tenant, AskedModel: p.choice.asked, Levels: p.route.Levels, TokenSource: p.found.Outcome,
+				Err: errors.New(plan),
+			})
+			continue
 		}
 		decision, err := p.decisions.Explain(ctx)
 		if decision == nil {

@@ -70,6 +70,7 @@ type Gateway struct {
 	names      atomic.Pointer[ModelNames]
 	waiting    *waiting
 	hold       *hold
+	adapters   *adapters
 	shadow     atomic.Pointer[shadow]
 	draining   atomic.Bool
 	reporting  sync.Map // fleet.WorkerID → struct{}: the workers that have reported cached tokens
@@ -96,6 +97,7 @@ func New(cfg Config, parts Parts) *Gateway {
 	g.UseModelNames(ModelNames{})
 	g.waiting = newWaiting(g, parts.Queue, parts.MaxRequests)
 	g.hold = newHold(g, cfg.Hold)
+	g.adapters = newAdapters(g)
 	if parts.Tokens != nil {
 		parts.Tokens.Loads = g.loads
 	}
@@ -167,6 +169,7 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 		err = fmt.Errorf("drain: requests were cut after %v: %w", g.cfg.DrainTimeout, err)
 	}
 	requests.Wait()
+	g.adapters.close()
 	g.lookingUp.Wait()
 	return err
 }

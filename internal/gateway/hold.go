@@ -141,7 +141,7 @@ func unpinned(q *warmpath.Request) bool {
 // takes reports whether a request for which no worker could be chosen is held. err is the reason of the Router. A
 // request that a worker may have received is not held: it could be the reason why no worker is left.
 func (h *hold) takes(x *exchange, err error) bool {
-	if h.cfg.Load().MaxWait == 0 || !h.runs.Load() || x.rec.Attempts != x.refusals || x.mayFallBack() {
+	if h.cfg.Load().MaxWait == 0 || !h.runs.Load() || x.rec.Attempts != x.refusals || x.mayFallBack() || x.mayLoad() {
 		return false
 	}
 	return errors.Is(err, warmpath.ErrNoWorker) || errors.Is(err, warmpath.ErrUnknownModel) && h.expected(x.prepared.route.Model)
@@ -475,7 +475,7 @@ func (h *hold) next() *held {
 		a := at.Value.(*held)
 		switch {
 		case a.turn:
-		case a.round != h.round && a.q.Target == "" && !a.q.Rank.Asked() && a.choice.next(snap, now) > 0:
+		case a.round != h.round && a.q.Target == "" && !a.q.Rank.Asked() && a.choice.next(h.g, snap, now) > 0:
 			a.turn, a.round = true, h.round // it falls back to another model
 			return a
 		case a.plain && hopeless[a.q.Model]:

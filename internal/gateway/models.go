@@ -44,9 +44,9 @@ func (m *modelChoice) at(i int) string {
 
 // next returns the number of the first fall-back after the present model that a worker can take now; -1 if there is
 // none.
-func (m *modelChoice) next(snap *fleet.Snapshot, now int64) int {
+func (m *modelChoice) next(g *Gateway, snap *fleet.Snapshot, now int64) int {
 	for i := m.passed + 1; i <= len(m.fallbacks); i++ {
-		if anyAvailable(snap, m.at(i), now) {
+		if g.takes(snap, m.at(i), now) {
 			return i
 		}
 	}
@@ -74,8 +74,8 @@ func (g *Gateway) chooseModel(p *prepared, name string) (string, error) {
 	// A request for a certain worker has no fall-back: that worker may not serve the other model.
 	if m.passed == 0 && len(m.fallbacks) > 0 && !p.pinned {
 		snap, now := g.Fleet.Snapshot(), time.Now().UnixNano()
-		if !anyAvailable(snap, m.target, now) {
-			m.passed = max(m.next(snap, now), 0)
+		if !g.takes(snap, m.target, now) {
+			m.passed = max(m.next(g, snap, now), 0)
 		}
 	}
 	m.asked = ""
@@ -99,7 +99,7 @@ func (p *prepared) allowed(models []string) []string {
 func (x *exchange) mayFallBack() bool {
 	m := &x.prepared.choice
 	return m.passed < len(m.fallbacks) && (x.recovery == nil || x.recovery.again == none) && !x.prepared.pinned &&
-		m.next(x.g.Fleet.Snapshot(), time.Now().UnixNano()) > 0
+		m.next(x.g, x.g.Fleet.Snapshot(), time.Now().UnixNano()) > 0
 }
 
 // The reasons for which a fall-back takes a request, as labels of warmpath_model_fallbacks_total.
@@ -137,7 +137,7 @@ func (x *exchange) fallsBack(err error, last *proxy.Result) string {
 		return fellSaturated
 	case errors.As(err, &refused):
 		switch refused.Code {
-		case "hold_full", "hold_timeout":
+		case "hold_full", "hold_timeout", api.CodeAdapterNotLoaded:
 			return fellUnavailable
 		case "saturated", "queue_full", "queue_too_long", "queue_timeout":
 			return fellSaturated
@@ -153,15 +153,12 @@ func (x *exchange) fallBack(ctx context.Context, why string) bool {
 		return false
 	}
 	p := &x.prepared
-	from, m := p.read.Model, p.choice
-	if m.passed = m.next(x.g.Fleet.Snapshot(), time.Now().UnixNano()); m.passed < 0 {
+	m := p.choice
+	from := m.at(m.passed)
+	if m.passed = m.next(x.g, x.g.Fleet.Snapshot(), time.Now().UnixNano()); m.passed < 0 {
 		return false // the worker has left just now
 	}
-	tenant, span := p.tenant, p.span
-	p.reset()
-	p.tenant, p.span, p.choice = tenant, span, m
-	p.route.Exclude = p.route.Exclude[:0]
-	if err := x.g.prepare(ctx, p, x.dialect, x.path, x.body.Bytes, x.r.Header); err != nil {
+	if err := x.prepareAgain(ctx, m, nil); err != nil {
 		x.g.Log.Warn("a fall-back cannot take a request", "model", from, "fallback", m.at(m.passed), "error", err)
 		return false
 	}
@@ -173,6 +170,16 @@ func (x *exchange) fallBack(ctx context.Context, why string) bool {
 	x.g.Telemetry.FellBack(from, p.read.Model, why)
 	x.noteModel()
 	return true
+}
+
+// prepareAgain prepares the request for the model of m. The workers of exclude do not get it.
+func (x *exchange) prepareAgain(ctx context.Context, m modelChoice, exclude []fleet.WorkerID) error {
+	p := &x.prepared
+	tenant, span := p.tenant, p.span
+	p.reset()
+	p.tenant, p.span, p.choice = tenant, span, m
+	p.route.Exclude = append(p.route.Exclude[:0], exclude...)
+	return x.g.prepare(ctx, p, x.dialect, x.path, x.body.Bytes, x.r.Header)
 }
 
 // noteModel puts the model that takes the request into the record, and into the answer's header if the request names

@@ -21,7 +21,9 @@ import (
 type prepared struct {
 	tenant  *tenant.Tenant // nil: the gateway is open
 	choice  modelChoice
-	pinned  bool // the request names its worker or its rank, or belongs to an answer of a worker
+	adapter *adapterUse   // the adapter that the request uses; nil: none that the router loads
+	held    time.Duration // the request waited for its adapter
+	pinned  bool          // the request names its worker or its rank, or belongs to an answer of a worker
 	read    api.Request
 	body    []byte // the body for the worker: the client's own, or edited
 	edited  []byte // buffer for an edited body
@@ -55,6 +57,8 @@ func (p *prepared) reset() {
 		p.decisions.Recycle()
 		p.decisions = nil
 	}
+	p.adapter.leave()
+	p.adapter, p.held = nil, 0
 	p.tenant, p.body, p.choice, p.pinned = nil, nil, modelChoice{}, false
 	exclude := p.route.Exclude[:0]
 	p.route = warmpath.Request{Exclude: exclude}
@@ -76,11 +80,11 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, endpo
 		return err
 	}
 	p.pinned = h.Get(headerTarget) != "" || p.route.Rank.Asked() || p.read.PreviousResponseID != ""
-	var err error
-	if p.body, err = g.edited(p, d, body); err != nil {
+	if err := p.readPatience(h); err != nil {
 		return err
 	}
-	if err := p.readPatience(h); err != nil {
+	var err error
+	if p.body, err = g.edited(ctx, p, d, body); err != nil {
 		return err
 	}
 	p.levels = g.levels.Load()

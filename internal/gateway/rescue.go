@@ -117,6 +117,7 @@ func (g *Gateway) rescueSilent(w fleet.WorkerID, now time.Time) {
 // the old roster. If the worker comes back, its new exchanges are in a new roster, and the old exchange is not rescued
 // if the worker freezes.
 func (g *Gateway) forgetAbsent(snap *fleet.Snapshot) {
+	g.adapters.forgetAbsent(snap)
 	gone := func(id fleet.WorkerID) bool { return snap.ByID(id) == nil }
 	for _, byWorker := range []*sync.Map{&g.rosters, &g.reporting} {
 		byWorker.Range(func(id, _ any) bool {

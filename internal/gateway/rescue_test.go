@@ -23,6 +23,7 @@ func TestARescueLooksOnlyAtRequestsThatWait(t *testing.T) {
 
 func TestAWorkerThatLeftIsForgotten(t *testing.T) {
 	g := &Gateway{Parts: Parts{Client: proxy.New(proxy.DefaultConfig())}}
+	g.adapters = newAdapters(g)
 	workers := fleet.New(fleet.Config{})
 	facts := fleet.Facts{Models: []fleet.Model{{ID: "m"}}}
 	left, stays := workers.Put("http://left", facts), workers.Put("http://stays", facts)

@@ -57,7 +57,12 @@ func (g *Gateway) served(r *http.Request) []model {
 // withNames appends the names that are no model of a ready worker, but that clients may use: aliases, and models whose
 // fall-backs take their requests now. Such a line is that of the model that takes the requests, with another id.
 func (g *Gateway) withNames(list []model, snapshot *fleet.Snapshot, t *tenant.Tenant) []model {
-	lines := map[string]model{}
+	lines := g.adapters.lines(snapshot)
+	for _, name := range slices.Sorted(maps.Keys(lines)) {
+		if t == nil || t.Allows(name) {
+			list = append(list, lines[name])
+		}
+	}
 	for _, m := range snapshot.Models() {
 		if pool, ok := snapshot.Pool(m.ID); ok && anyReady(pool.Workers) {
 			lines[m.ID] = lineOf(&m)

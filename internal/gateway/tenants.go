@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -216,7 +217,7 @@ func (x *exchange) showBudgets(t *tenant.Tenant, now time.Time) {
 // edited applies the settings for models and the tenant's settings to a request that was read: aliases and fall-backs,
 // the tenant's models, its default model and its cache salt. It returns the body that goes to the worker: body itself,
 // or a copy with other members.
-func (g *Gateway) edited(p *prepared, d api.Dialect, body []byte) ([]byte, error) {
+func (g *Gateway) edited(ctx context.Context, p *prepared, d api.Dialect, body []byte) ([]byte, error) {
 	t := p.tenant
 	if d == api.OpenAIResponse {
 		return body, nil
@@ -240,6 +241,9 @@ func (g *Gateway) edited(p *prepared, d api.Dialect, body []byte) ([]byte, error
 			return nil, api.ModelOfForm(name, model)
 		}
 		edits = append(edits, api.Edit{Name: "model", Value: quoted(model)})
+	}
+	if err := g.adapters.loadFor(ctx, p, model, len(body)); err != nil {
+		return nil, err
 	}
 	pool, ok := g.Fleet.Snapshot().Pool(model)
 	if t != nil && t.CacheSalt == tenant.SaltOwn && editable {

@@ -48,7 +48,11 @@ type Telemetry struct {
 	held       *prometheus.HistogramVec
 	holding    prometheus.Gauge
 	heldBytes  prometheus.Gauge
-	branches   *prometheus.CounterVec
+
+	adapterOrders *prometheus.CounterVec
+	adapterWait   *prometheus.HistogramVec
+
+	branches *prometheus.CounterVec
 
 	policyFailures *prometheus.CounterVec
 	shadowed       *prometheus.CounterVec
@@ -95,11 +99,12 @@ func New(cfg Config) *Telemetry {
 	t.makeChangingMetrics()
 	t.makeJournalMetrics()
 	t.makeTraceMetrics()
+	t.makeAdapterMetrics()
 	t.registry.MustRegister(
 		t.requests, t.retries, t.fellBack, t.refused, t.firstToken, t.total, t.routing, t.tokens, t.tokenWait, t.tokenAsked,
 		t.difference, t.compared, t.panics, t.inFlight, t.reloads, t.queued, t.recoveries, t.held, t.holding, t.heldBytes,
 		t.branches, t.policyFailures, t.shadowed, t.shadowDiff, t.shadowCost, t.levels, t.changing, t.changingTokens,
-		t.tenantRequests, t.tenantTokens, t.journals, t.spans,
+		t.tenantRequests, t.tenantTokens, t.journals, t.spans, t.adapterOrders, t.adapterWait,
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
