@@ -301,7 +301,7 @@ func Explained(err error) error {
 		hint = "the worker refuses the router's certificate: set tls.cert_file and tls.key_file to a certificate that it accepts"
 	case errors.As(err, &op) && op.Op == "remote error" && strings.Contains(op.Err.Error(), "no application protocol"):
 		hint = hintNoHTTP2
-	case strings.Contains(err.Error(), "looked like an HTTP/1.1 header"):
+	case strings.Contains(err.Error(), "http2: frame too large"): // the bytes are no frame
 		hint = hintNoHTTP2
 	case strings.Contains(err.Error(), "http2: client conn could not be established"):
 		hint = hintEnded
