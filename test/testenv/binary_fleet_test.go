@@ -64,6 +64,12 @@ func serve(t *testing.T, workers []*mockengine.Server, args ...string) *mockFlee
 	if err := os.WriteFile(file, []byte(patient), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	return serveFile(t, file, workers, args...)
+}
+
+// serveFile is serve with a configuration file of the test.
+func serveFile(t *testing.T, file string, workers []*mockengine.Server, args ...string) *mockFleet {
+	t.Helper()
 	args = append(args, "--config", file)
 	for _, w := range workers {
 		args = append(args, "--worker", w.URL())
@@ -95,11 +101,17 @@ type message struct {
 // chat sends a chat request to the gateway. On an error it does not fail the test, because a test may expect the error.
 func (f *mockFleet) chat(t *testing.T, history []message, extra string) answer {
 	t.Helper()
+	return f.chatWith(t, "mock", history, extra)
+}
+
+// chatWith is chat with another model.
+func (f *mockFleet) chatWith(t *testing.T, model string, history []message, extra string) answer {
+	t.Helper()
 	messages, err := json.Marshal(history)
 	if err != nil {
 		t.Fatal(err)
 	}
-	body := fmt.Sprintf(`{"model":"mock","max_tokens":24,"messages":%s%s}`, messages, extra)
+	body := fmt.Sprintf(`{"model":%q,"max_tokens":24,"messages":%s%s}`, model, messages, extra)
 	resp, err := http.Post(f.URL+"/v1/chat/completions", "application/json", strings.NewReader(body))
 	if err != nil {
 		return answer{truncated: true, body: err.Error()}
