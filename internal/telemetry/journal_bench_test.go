@@ -12,8 +12,8 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// BenchmarkJournalLine is the processor time of the goroutine that writes a log, for one line: of the access log, and of
-// the decision log with 8 candidates and a prompt of 4,096 tokens.
+// BenchmarkJournalLine is the processor time of the goroutine that writes a log, for one line: of the access log, and
+// of the decision log with 8 candidates and a prompt of 4,096 tokens.
 func BenchmarkJournalLine(b *testing.B) {
 	n := 4096
 	decided := &Decided{Record: Record{ID: 1, Time: time.Now(), RequestID: "1830bbfce1bab5f44ab2a7aae02d1283", Dialect: "openai_chat", Model: "m", Policy: "marginal",

@@ -389,7 +389,7 @@ func TestARestartedProcessIsComparedAgain(t *testing.T) {
 		x.wants("m", FromFiles)
 		// The worker comes back with another template. Only the ids in its answers show the change.
 		x.Fleet.Remove(id)
-		x.serve("http://a", "m", dir, &fakeEngine{model: load(t, otherTools())})
+		id = x.serve("http://a", "m", dir, &fakeEngine{model: load(t, otherTools())})
 		x.after(2 * time.Second)
 		x.wants("m", FromEngine, "http://a")
 		x.Fleet.Remove(id)
