@@ -35,13 +35,14 @@ func newConfig() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			workers := fmt.Sprintf("%d workers", len(cfg.Workers))
+			listed := len(cfg.Workers) + len(cfg.FileWorkers)
+			workers := fmt.Sprintf("%d workers", listed)
 			switch names := len(cfg.WorkersDNS.Names); {
 			case names > 0:
-				workers = fmt.Sprintf("workers: %d listed, and those of %d DNS names", len(cfg.Workers), names)
-			case len(cfg.Workers) == 1:
+				workers = fmt.Sprintf("workers: %d listed, and those of %d DNS names", listed, names)
+			case listed == 1:
 				workers = "1 worker"
-			case len(cfg.Workers) == 0:
+			case listed == 0:
 				fmt.Fprintf(c.ErrOrStderr(), noWorkers, args[0])
 				_, err = fmt.Fprintf(c.OutOrStdout(), "%s has no mistakes, but no workers: policy %s\n", args[0], cfg.Policy)
 				return err

@@ -159,7 +159,7 @@ func serve(c *cobra.Command, f *serveFlags) error {
 		return err
 	}
 	logForeign(log, mapped)
-	if len(cfg.Workers) == 0 && len(cfg.WorkersDNS.Names) == 0 {
+	if len(cfg.Workers) == 0 && len(cfg.FileWorkers) == 0 && len(cfg.WorkersDNS.Names) == 0 {
 		log.Warn("the file lists no workers, so every request is refused: add them (workers: [{url: http://gpu-1:8000}]) and reload (SIGHUP or POST /admin/reload)",
 			"file", f.file)
 	}

@@ -118,6 +118,11 @@ func New(cfg *config.Config, o Options) (*App, error) {
 		return nil, err
 	}
 	a.workers.SetDefaults(cfg.WorkerDefaults)
+	useFile, err := a.workers.Prepare(discovery.SourceFile, cfg.FileWorkers)
+	if err != nil {
+		return nil, err
+	}
+	useFile()
 	a.reporter = discovery.NewReporter(a.fleet, cfg.Reports, a.workers.Target, discovery.NewClient(o.Network, peers), o.Log)
 	events := cfg.Events
 	events.BlockSize = cfg.Routing.BlockSize

@@ -52,6 +52,13 @@ func (a *App) Reload() (changes []string, err error) {
 		}
 		changes = compareWorkers(a.cfg.Workers, next.Workers)
 	}
+	useFile := func() {}
+	if !reflect.DeepEqual(next.FileWorkers, a.cfg.FileWorkers) {
+		if useFile, err = a.workers.Prepare(discovery.SourceFile, next.FileWorkers); err != nil {
+			return nil, err
+		}
+		changes = append(changes, compareWorkers(a.cfg.FileWorkers, next.FileWorkers)...)
+	}
 	policies, err := a.changePolicies(next)
 	if err != nil {
 		return nil, err
@@ -59,6 +66,7 @@ func (a *App) Reload() (changes []string, err error) {
 	// No step below can fail.
 	changes = append(changes, policies...)
 	useWorkers()
+	useFile()
 	if next.WorkerDefaults != a.cfg.WorkerDefaults {
 		a.workers.SetDefaults(next.WorkerDefaults)
 		changes = append(changes, "worker_defaults changed")
@@ -111,6 +119,7 @@ func noWorkers(file string) error {
 func take(in, next *config.Config) {
 	in.Workers, in.Queue, in.Gateway.Hold = next.Workers, next.Queue, next.Gateway.Hold
 	in.WorkerDefaults = next.WorkerDefaults
+	in.WorkersFile, in.FileWorkers = next.WorkersFile, next.FileWorkers
 	in.Tenants, in.TenantsFile, in.TenantSaltKeyFile = next.Tenants, next.TenantsFile, next.TenantSaltKeyFile
 	in.AllTenants, in.TenantSaltKey = next.AllTenants, next.TenantSaltKey
 	in.Policy, in.Policies, in.ModelPolicies, in.RequestPolicies = next.Policy, next.Policies, next.ModelPolicies, next.RequestPolicies

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -37,7 +39,7 @@ type replacer interface {
 }
 
 // replacing has a replacer for each source whose workers can be replaced while the router runs.
-var replacing = map[string]replacer{"admin": byAdmin{}, "dns": &byDNS{}}
+var replacing = map[string]replacer{"admin": byAdmin{}, "dns": &byDNS{}, "file": &byFile{}}
 
 type byAdmin struct{}
 
@@ -72,6 +74,49 @@ func (d *byDNS) add(_ *testing.T, _ *router, worker string) {
 func (d *byDNS) remove(_ *testing.T, _ *router, worker string) {
 	d.records = slices.DeleteFunc(d.records, func(r string) bool { return "http://"+r == worker })
 	d.server.Set("_http._tcp.engines.test.", d.records...)
+}
+
+// byFile changes the file of workers.
+type byFile struct {
+	path string
+	urls []string
+}
+
+func (f *byFile) begin(t *testing.T, cfg *config.Config, o *app.Options) {
+	f.path = filepath.Join(t.TempDir(), "workers.yaml")
+	f.write(t)
+	cfg.WorkersFile, cfg.WatchInterval = f.path, 10*time.Millisecond
+	o.File = filepath.Join(filepath.Dir(f.path), "warmpath.yaml")
+	text := fmt.Sprintf("workers: []\nworkers_file: %s\nwatch_interval: 10ms\n", f.path)
+	if err := os.WriteFile(o.File, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o.Load = func() (*config.Config, error) { return config.Load(o.File, nil) }
+}
+
+func (f *byFile) add(t *testing.T, _ *router, worker string) {
+	f.urls = append(f.urls, worker)
+	f.write(t)
+}
+
+func (f *byFile) remove(t *testing.T, _ *router, worker string) {
+	f.urls = slices.DeleteFunc(f.urls, func(u string) bool { return u == worker })
+	f.write(t)
+}
+
+// write replaces the file at once, as a program should.
+func (f *byFile) write(t *testing.T) {
+	t.Helper()
+	text := "workers: []\n"
+	if len(f.urls) > 0 {
+		text = "workers:\n- url: " + strings.Join(f.urls, "\n- url: ") + "\n"
+	}
+	if err := os.WriteFile(f.path+".new", []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(f.path+".new", f.path); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // admin sends a request to /admin/workers.

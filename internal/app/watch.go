@@ -67,7 +67,7 @@ func (a *App) files() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	paths := []string{a.options.File}
-	for _, path := range []string{a.cfg.TenantsFile, a.cfg.TenantSaltKeyFile} {
+	for _, path := range []string{a.cfg.TenantsFile, a.cfg.TenantSaltKeyFile, a.cfg.WorkersFile} {
 		if path != "" {
 			paths = append(paths, path)
 		}

@@ -118,6 +118,12 @@ type Config struct {
 	// locality filter reads node and zone. A reload applies changes of the workers. A reload refuses a file without
 	// the key workers, because such a file may be cut short; an empty list removes all workers.
 	Workers []discovery.Target `yaml:"workers"`
+	// WorkersFile is a file with further workers, for lists that a program writes: a list under the key workers, as in
+	// this file. It is watched as this file is. A worker that is no longer in the file gets no new requests, and leaves
+	// when its requests have ended, or after 5 minutes. Empty: there is no such file.
+	WorkersFile string `yaml:"workers_file"`
+	// FileWorkers are the workers of WorkersFile.
+	FileWorkers []discovery.Target `yaml:"-"`
 	// WorkersDNS are DNS names: each address that a name has is a worker. Workers join and leave with the answers. A
 	// worker that is no longer in the answers gets no new requests, and leaves when its requests have ended. While a name
 	// has no answer, the workers of its last answer stay. A change needs a restart.

@@ -81,6 +81,7 @@ func fill(cfg *Config, path string, data []byte, override func(*Config)) error {
 	}
 	var found problems
 	cfg.readTenants(&found)
+	cfg.readWorkersFile(&found)
 	cfg.validate(&found)
 	for _, p := range found {
 		if !p.certain && r.follows(p) {

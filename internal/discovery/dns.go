@@ -16,10 +16,10 @@ import (
 
 // DNSConfig are DNS names whose answers are workers.
 type DNSConfig struct {
-	// Names are workers whose host is a DNS name. Each address of the name is a worker with the port and the settings of
-	// the entry, such as the pods of a headless service in Kubernetes: http://vllm.default.svc.cluster.local:8000. If the
-	// host is the name of a service (RFC 2782), such as _http._tcp.vllm.example.com, each of its SRV records is a worker:
-	// the record gives host and port.
+	// Names are workers whose host is a DNS name. Each address of the name is a worker with the port and the settings
+	// of the entry, such as the pods of a headless service in Kubernetes: http://vllm.default.svc.cluster.local:8000.
+	// If the host is the name of a service (RFC 2782), such as _http._tcp.vllm.example.com, each of its SRV records is
+	// a worker: the record gives host and port.
 	Names []Target `yaml:"names"`
 	// Interval is the time between two questions about a name. Default 5 s, which is the usual lifetime of answers in
 	// Kubernetes. Answers are not remembered for longer, whatever their lifetime.
@@ -65,9 +65,10 @@ func isService(name string) bool { return strings.HasPrefix(name, "_") }
 const (
 	// maxAnswers bounds the workers of one name.
 	maxAnswers = 1024
-	// leaveDNS is how long a worker that is no longer in the answers may take to end its requests. Kubernetes kills a pod
-	// after terminationGracePeriodSeconds, which is 30 s by default and minutes for engines.
-	leaveDNS = 5 * time.Minute
+	// leaveListed is how long a worker that is no longer in the answers, or in the file of workers, may take to end its
+	// requests. Kubernetes kills a pod after terminationGracePeriodSeconds, which is 30 s by default and minutes for
+	// engines.
+	leaveListed = 5 * time.Minute
 )
 
 // DNS asks for the addresses of names, and makes them workers.

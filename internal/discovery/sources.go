@@ -79,11 +79,11 @@ func (s *Static) Prepare(from Source, targets []Target) (apply func(), err error
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if from == SourceDNS { // an address leaves the answers before its worker has ended its requests
+		if from == SourceDNS || from == SourceFile { // a worker leaves them before it has ended its requests
 			now := time.Now()
 			for _, l := range s.targets {
 				if l.source == from && s.roster.leaving[l.URL] == nil && index(normal, l.URL) < 0 {
-					s.leave(l, now, now.Add(leaveDNS))
+					s.leave(l, now, now.Add(leaveListed))
 				}
 			}
 		}
