@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -51,7 +52,7 @@ func NewDNS(t testing.TB) *DNS {
 func (d *DNS) Set(name string, records ...string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.records[name] = records
+	d.records[name] = slices.Clone(records)
 }
 
 // Fail makes the server answer each question with a failure (SERVFAIL), or ends this.
