@@ -26,8 +26,8 @@ import (
 // Under load, every worker is replaced through a source of workers: the new one joins, the old one drains and
 // leaves, and is stopped. No request fails, and no stream is cut.
 func TestEveryWorkerIsReplacedUnderLoad(t *testing.T) {
-	for name, sources := range replacing {
-		t.Run(name, func(t *testing.T) { replaceAll(t, sources) })
+	for name, begin := range replacing {
+		t.Run(name, func(t *testing.T) { replaceAll(t, begin()) })
 	}
 }
 
@@ -38,8 +38,12 @@ type replacer interface {
 	remove(t *testing.T, r *router, url string)
 }
 
-// replacing has a replacer for each source whose workers can be replaced while the router runs.
-var replacing = map[string]replacer{"admin": byAdmin{}, "dns": &byDNS{}, "file": &byFile{}}
+// replacing makes a replacer for each source whose workers can be replaced while the router runs.
+var replacing = map[string]func() replacer{
+	"admin": func() replacer { return byAdmin{} },
+	"dns":   func() replacer { return &byDNS{} },
+	"file":  func() replacer { return &byFile{} },
+}
 
 type byAdmin struct{}
 
