@@ -78,6 +78,7 @@ type worker struct {
 	mu      sync.Mutex // guards the fields below
 	idle    []*conn    // ordered by time of last use, the latest at the end
 	shared  []*shared  // HTTP/2 connections that may get further streams, in the order in which they were made
+	limit   int        // number of streams that the worker allows on a connection; 0: not known yet
 	dialing *dialing   // the present dial for HTTP/2; nil if there is none
 	closed  bool       // no connections are kept any more
 }

@@ -253,7 +253,9 @@ func (w *worker) open(now time.Time, maxIdle time.Duration) *conn {
 			w.retire(s)
 			continue
 		}
-		if s.Reserve() == nil {
+		// A new connection takes any number of streams until the worker's settings arrive. Streams beyond the worker's
+		// limit would then wait for others to end, so the limit of the connections before counts.
+		if (w.limit == 0 || s.streams < w.limit) && s.Reserve() == nil {
 			return w.on(s)
 		}
 	}
@@ -300,6 +302,9 @@ func (w *worker) leave(k *conn, doubtful bool) {
 	defer w.mu.Unlock()
 	s.streams--
 	s.since = time.Now()
+	if free := s.Available(); free > 0 { // a connection that goes away has no free places, which says nothing about the limit
+		w.limit = free + s.InFlight()
+	}
 	if doubtful || s.retired || w.closed {
 		w.retire(s)
 	}
