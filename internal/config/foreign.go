@@ -298,7 +298,7 @@ func wholeTo[T int | int64](setting string, plus T, at func(*Config) *T) func(*f
 
 func wholeNumber(values []string) (int, error) {
 	n, err := strconv.Atoi(strings.Join(values, ""))
-	if err != nil || n < 0 || n > 1<<52 {
+	if err != nil || n < 0 || int64(n) > 1<<52 {
 		return 0, fmt.Errorf("%q is not a whole number of 0 or more", strings.Join(values, ""))
 	}
 	return n, nil
