@@ -10,23 +10,25 @@ import "slices"
 // models compares Worker.ModelOrders before the question and after the answer: if the number changed or is odd, the
 // fleet knows better.
 func (f *Fleet) BeginModelOrder(id WorkerID, drop string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	old := f.worker(id)
-	if old == nil {
-		return
-	}
-	w := *old
-	w.ModelOrders++
-	if has := func(m Model) bool { return m.ID == drop }; slices.ContainsFunc(w.Facts.Models, has) {
-		w.Facts.Models = slices.DeleteFunc(slices.Clone(w.Facts.Models), has) // snapshots share the slice
-	}
-	f.replace(&w)
+	f.order(id, func(facts *Facts) {
+		if has := func(m Model) bool { return m.ID == drop }; slices.ContainsFunc(facts.Models, has) {
+			facts.Models = slices.DeleteFunc(slices.Clone(facts.Models), has) // snapshots share the slice
+		}
+	})
 }
 
 // EndModelOrder records that the order which BeginModelOrder announced has ended. If add has an ID, the worker serves
 // that model from now on.
 func (f *Fleet) EndModelOrder(id WorkerID, add Model) {
+	f.order(id, func(facts *Facts) {
+		if add.ID != "" && !slices.ContainsFunc(facts.Models, func(m Model) bool { return m.ID == add.ID }) {
+			facts.Models = append(slices.Clone(facts.Models), add)
+		}
+	})
+}
+
+// order counts the beginning or the end of an order to a worker, and changes the worker's models.
+func (f *Fleet) order(id WorkerID, change func(*Facts)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	old := f.worker(id)
@@ -35,8 +37,6 @@ func (f *Fleet) EndModelOrder(id WorkerID, add Model) {
 	}
 	w := *old
 	w.ModelOrders++
-	if add.ID != "" && !slices.ContainsFunc(w.Facts.Models, func(m Model) bool { return m.ID == add.ID }) {
-		w.Facts.Models = append(slices.Clone(w.Facts.Models), add)
-	}
+	change(&w.Facts)
 	f.replace(&w)
 }

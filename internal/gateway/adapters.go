@@ -189,7 +189,7 @@ func (a *adapters) loadable(snap *fleet.Snapshot, model string, exclude []fleet.
 
 // takes reports whether a worker may take requests for the model now, after it has loaded it if it is an adapter.
 func (g *Gateway) takes(snap *fleet.Snapshot, model string, now int64) bool {
-	return anyAvailable(snap, model, now) || g.adapters.loadable(snap, model, nil, now)
+	return loadedAt(snap, model, nil, now) || g.adapters.loadable(snap, model, nil, now)
 }
 
 // enter counts a request of an adapter, from now until it leaves. It returns nil for a model that is no configured
@@ -689,9 +689,7 @@ func (x *exchange) noteHeld() {
 	}
 	x.rec.HeldMS += milliseconds(p.held)
 	p.held = 0
-	if x.g.cfg.Headers {
-		x.w.Header().Set(headerHeld, time.Duration(x.rec.HeldMS*1e6).Round(time.Millisecond).String())
-	}
+	x.showHeld()
 }
 
 // lines returns the lines of /v1/models for the adapters that no ready worker has, and that a ready worker could load.

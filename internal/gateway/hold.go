@@ -175,10 +175,15 @@ func (h *hold) wait(ctx context.Context, x *exchange, why error) (*warmpath.Deci
 	waited := time.Since(began)
 	x.rec.HeldMS += milliseconds(waited)
 	h.g.Telemetry.Held(outcome, waited, x.rec.TraceID)
-	if h.g.cfg.Headers {
+	x.showHeld()
+	return d, err
+}
+
+// showHeld tells the client for how long its request was held.
+func (x *exchange) showHeld() {
+	if x.g.cfg.Headers {
 		x.w.Header().Set(headerHeld, time.Duration(x.rec.HeldMS*1e6).Round(time.Millisecond).String())
 	}
-	return d, err
 }
 
 // await is wait without its bookkeeping. outcome is the label of a metric.

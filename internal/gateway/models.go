@@ -53,12 +53,6 @@ func (m *modelChoice) next(g *Gateway, snap *fleet.Snapshot, now int64) int {
 	return -1
 }
 
-// anyAvailable reports whether a holder may take requests for the model now.
-func anyAvailable(snap *fleet.Snapshot, model string, now int64) bool {
-	pool, ok := snap.Pool(model)
-	return ok && slices.ContainsFunc(pool.Holders, func(h fleet.Holder) bool { return snap.Available(h, now) })
-}
-
 // chooseModel decides which model takes the request, and returns it. name is the model that the request names, or the
 // only model of the fleet if it names none. The error is ready for api.WriteError.
 func (g *Gateway) chooseModel(p *prepared, name string) (string, error) {
