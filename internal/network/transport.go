@@ -2,11 +2,13 @@ package network
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -102,6 +104,9 @@ func (p *Peer) configure(base *http.Transport, n Network, timeout time.Duration)
 		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
 		c, _, err := p.Dial(ctx, n)
+		if err == nil && p.Secure && !p.SpeaksHTTP2(c) {
+			c = &refusable{Conn: c}
+		}
 		return c, err
 	}
 	base.DialContext, base.DialTLSContext = dial, dial
@@ -117,4 +122,30 @@ func (t *Transport) CloseIdleConnections() {
 	for _, own := range t.of {
 		own.CloseIdleConnections()
 	}
+}
+
+// refusable is a TLS connection that http.Transport reads and writes at once. In TLS 1.3 the client's handshake is
+// complete before the server has seen the client's certificate (RFC 8446 §2), so a refusal comes with the first read.
+// http.Transport then closes the connection, and reports the write that failed because of this, if it comes first. So
+// such a write fails with the refusal here.
+type refusable struct {
+	net.Conn
+	refusal atomic.Pointer[net.OpError]
+}
+
+func (c *refusable) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "remote error" {
+		c.refusal.Store(op)
+	}
+	return n, err
+}
+
+func (c *refusable) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if refusal := c.refusal.Load(); err != nil && refusal != nil {
+		err = refusal
+	}
+	return n, err
 }

@@ -1,0 +1,34 @@
+package network
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// http.Transport may report either the read or the write. The write comes here after the read and the close.
+func TestARefusedCertificateIsToldByTheWriteToo(t *testing.T) {
+	s := httptest.NewUnstartedServer(http.NotFoundHandler())
+	s.TLS = &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: x509.NewCertPool()}
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.StartTLS()
+	defer s.Close()
+	plain, err := tls.Dial("tcp", s.Listener.Addr().String(), &tls.Config{InsecureSkipVerify: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &refusable{Conn: plain}
+	_, read := c.Read(make([]byte, 1))
+	c.Close()
+	_, write := c.Write([]byte("GET / HTTP/1.1\r\n"))
+	for _, err := range []error{read, write} {
+		if err == nil || !strings.Contains(Explained(err).Error(), "set tls.cert_file and tls.key_file") {
+			t.Errorf("the error is %v", err)
+		}
+	}
+}
