@@ -3,6 +3,7 @@ package discovery
 import (
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,16 +23,16 @@ func TestAProbeDoesNotUndoAnOrder(t *testing.T) {
 		testenv.Pass(time.Second)
 		before := names(w.worker(t, "http://a"))
 		id := w.worker(t, "http://a").ID
-		during, loading := vllm032().with("GET /v1/models", strings.ReplaceAll(vllmModels, `"sql"`, `"other"`)), false
+		during := vllm032().with("GET /v1/models", strings.ReplaceAll(vllmModels, `"sql"`, `"other"`))
+		var loading atomic.Bool
 		// The engine lists its models; then the order ends, and the probe's next question comes.
 		w.set("a", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-			if during.ServeHTTP(rw, r); r.URL.Path == "/v1/models" && !loading {
-				loading = true
+			if during.ServeHTTP(rw, r); r.URL.Path == "/v1/models" && !loading.Swap(true) {
 				w.fleet.BeginModelOrder(id, "")
 				w.fleet.EndModelOrder(id, law)
 			}
 		}))
-		for !loading {
+		for !loading.Load() {
 			testenv.Pass(time.Second)
 		}
 		if got := w.worker(t, "http://a"); !has(got) {
