@@ -269,6 +269,7 @@ func TestASmallBudgetOnlyForgets(t *testing.T) {
 }
 
 func TestWhatIsEvictedLeavesNoHashes(t *testing.T) {
+	testenv.SkipRaced(t)
 	hasher, err := block.NewHasher(block.XXH3, 8)
 	if err != nil {
 		t.Fatal(err)

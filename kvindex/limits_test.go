@@ -10,6 +10,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvindex"
 	"github.com/warmpath/warmpath/kvindex/kvindextest"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // limited is an index, mostly of a few MiB, with helpers that announce blocks to it.
@@ -100,7 +101,7 @@ func TestUnknownParentsDoNotStopASmallIndex(t *testing.T) {
 }
 
 func TestContentUnderNewHashesDoesNotStopAFullIndex(t *testing.T) {
-	skipRaced(t)
+	testenv.SkipRaced(t)
 	for _, mib := range []int64{1, 16, 64, 256} {
 		if mib > 16 && testing.Short() || mib > 64 && floodBlocks() == 0 {
 			break
@@ -126,7 +127,7 @@ func TestContentUnderNewHashesDoesNotStopAFullIndex(t *testing.T) {
 }
 
 func TestALostMessageDoesNotStopAFullIndex(t *testing.T) {
-	skipRaced(t)
+	testenv.SkipRaced(t)
 	l := newLimited(t, 16, kvindex.Config{Bytes: 8 << 20})
 	l.fill(0)
 	parent := l.store(0, l.words(16), 0) + 1<<30 // a parent that is never announced
@@ -136,7 +137,7 @@ func TestALostMessageDoesNotStopAFullIndex(t *testing.T) {
 }
 
 func TestOneEventDoesNotEmptyTheIndex(t *testing.T) {
-	skipRaced(t)
+	testenv.SkipRaced(t)
 	for name, event := range map[string]kvindex.Stored{
 		"of blocks that are too large":            {Hashes: make([]uint64, 2000), BlockSize: 1 << 20},
 		"of the largest blocks, without tokens":   {Hashes: make([]uint64, 2000), BlockSize: block.MaxSize},
@@ -255,6 +256,7 @@ func TestTheFirstChunkOfKeysMayBeGivenBack(t *testing.T) {
 // If a block in the middle of a run of blocks is removed, the run consists of more segments (parts with the same
 // holders), which takes memory.
 func TestRemovalsStayWithinTheBudget(t *testing.T) {
+	testenv.SkipRaced(t)
 	l := newLimited(t, 16, kvindex.Config{Bytes: 4 << 20})
 	var all [][]uint64
 	for l.x.Stats().Evictions == 0 {
@@ -318,6 +320,7 @@ func TestStatesThatNoBlockHasTakeNoMemory(t *testing.T) {
 // A strand is a run of blocks. In a comb, each strand is a child of the first block of the strand before, so only the
 // last strand can be evicted. An eviction must not look at all strands for each event.
 func TestACombDoesNotMakeEachEvictionLookAtAllStrands(t *testing.T) {
+	testenv.SkipRaced(t)
 	l := newLimited(t, 16, kvindex.Config{Bytes: 4 << 20})
 	for id := range fleet.Holder(8) {
 		for range 1000 {
@@ -346,6 +349,7 @@ func TestACombDoesNotMakeEachEvictionLookAtAllStrands(t *testing.T) {
 // worker is above its fair share, and nearly all of its blocks have another holder, which is below its share. An
 // eviction must not look at all strands (runs of blocks) for each event.
 func TestSharedBlocksDoNotMakeEachEvictionLookAtAllStrands(t *testing.T) {
+	testenv.SkipRaced(t)
 	l := newLimited(t, 16, kvindex.Config{Bytes: 4 << 20})
 	prompts := func(n int) {
 		for range n {

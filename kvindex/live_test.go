@@ -169,6 +169,7 @@ func (p *player) leading(hash uint64) int {
 }
 
 func TestLiveRecordings(t *testing.T) {
+	testenv.SkipRaced(t)
 	for _, file := range testenv.Recordings(t) {
 		name := strings.TrimSuffix(filepath.Base(file), ".jsonl.gz")
 		if name == "hybrid" || name == "lmcache" {

@@ -10,6 +10,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // An engine has one system prompt with many continuations, and resets its cache. Clear takes steps in proportion to the
@@ -109,6 +110,7 @@ func (l *limited) chain(id fleet.Holder, tokens []block.Token, places int) []uin
 // Many blocks complete one partial block, in which a chain of engine blocks of one token ends. Announcements of the
 // chain on many tiers and groups cover a part of each of these blocks. They stay within the budget.
 func TestPartsOfManyContinuationsStayWithinTheBudget(t *testing.T) {
+	testenv.SkipRaced(t)
 	for _, size := range []int{16, 64} {
 		for _, places := range []int{1, 60} {
 			l := newLimited(t, size, kvindex.Config{Bytes: 4 << 20})
@@ -143,7 +145,7 @@ func (l *limited) heap() int64 {
 // Engine blocks that claims cannot express take the memory that is counted for them, also after most of their parts
 // were removed.
 func TestRemovedPartsGiveTheirMemoryBack(t *testing.T) {
-	skipRaced(t)
+	testenv.SkipRaced(t)
 	for name, round := range map[string]func(l *limited){
 		"records of a point": func(l *limited) {
 			for range 200 {
@@ -217,6 +219,7 @@ func TestRemovalOfContinuationsInTheirOrder(t *testing.T) {
 // which the chain ends, and the index is full. Announcements that change what the chain's blocks cover stay within the
 // budget.
 func TestChangesOfPartsStayWithinTheBudget(t *testing.T) {
+	testenv.SkipRaced(t)
 	for _, size := range []int{16, 64} {
 		for name, change := range map[string]func(l *limited, tokens []block.Token, hashes []uint64){
 			"another size": func(l *limited, tokens []block.Token, hashes []uint64) {

@@ -7,12 +7,14 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // A strand (a run of blocks) has a list of segments, which say on which tiers the holders have its blocks. Holder 2
 // fills a full index with strands that have long lists, first of one length, then of the next length, and clears them
 // each time. The released lists must take no memory from the other holders.
 func TestListsOfSegmentsThatWereReleasedTakeNoMemory(t *testing.T) {
+	testenv.SkipRaced(t)
 	l := newLimited(t, 16, kvindex.Config{Bytes: 4 << 20})
 	victims := func(prompts int) (least int64) {
 		for range prompts {
@@ -47,6 +49,7 @@ func TestListsOfSegmentsThatWereReleasedTakeNoMemory(t *testing.T) {
 // If an index is full, Clear and Forget make new sets of holders. The index must stay within the budget, and later
 // events must be able to use the memory of the old sets.
 func TestSetsThatWereReleasedTakeNoMemory(t *testing.T) {
+	testenv.SkipRaced(t)
 	for _, test := range []struct {
 		name    string
 		holders int

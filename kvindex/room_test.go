@@ -7,6 +7,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // fresh returns n engine hashes that were never used before.
@@ -29,6 +30,7 @@ func (l *limited) chains(id fleet.Holder, n int) {
 // A worker has 1,024 blocks, every second one also on another tier. Its resets and removals make room for themselves
 // only. The index is a third full, so the other workers keep their blocks.
 func TestRemovalsOfOneWorkerTakeNothingFromOthers(t *testing.T) {
+	testenv.SkipRaced(t)
 	for _, mib := range []int64{2, 8} {
 		for name, remove := range map[string]func(l *limited, large, hashes []uint64){
 			"reset of a tier":         func(l *limited, large, hashes []uint64) { l.x.Clear(0, block.TierCPU) },
@@ -61,6 +63,7 @@ func TestRemovalsOfOneWorkerTakeNothingFromOthers(t *testing.T) {
 
 // A full index gets a reset of a holder that has few blocks. The other holders lose at most a few blocks.
 func TestAResetTakesLittleFromOthersInAFullIndex(t *testing.T) {
+	testenv.SkipRaced(t)
 	for _, members := range []int{1, 200} {
 		l := newLimited(t, 16, kvindex.Config{Bytes: 8 << 20})
 		prompt, hash := l.words(16), l.fresh(1)
@@ -104,6 +107,7 @@ func TestCopiesOfALongItemStayWithinTheBudget(t *testing.T) {
 // Blocks of one token wait for their parent. Announcements of their hashes alone say that each covers 16,384 tokens on
 // 60 tiers and groups. No engine has such blocks: the index drops them when the parent comes.
 func TestWaitingBlocksOfManySizesStayWithinTheBudget(t *testing.T) {
+	testenv.SkipRaced(t)
 	l := newLimited(t, 16, kvindex.Config{Bytes: 16 << 20})
 	tokens, hashes := l.words(16384), l.fresh(1024)
 	l.announce(0, block.TierGPU, 1023, 16, hashes[:1023], tokens[:1023*16])

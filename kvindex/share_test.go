@@ -68,17 +68,8 @@ func floodBlocks() int {
 	return n
 }
 
-// skipRaced skips a long test with one goroutine under the race detector: there can be no race, and the test would take
-// ten times as long.
-func skipRaced(t *testing.T) {
-	t.Helper()
-	if testenv.Race() {
-		t.Skip("one goroutine, nothing for the race detector: runs without it")
-	}
-}
-
 func TestAFloodTakesNothingFromOthersShares(t *testing.T) {
-	skipRaced(t)
+	testenv.SkipRaced(t)
 	if n := floodBlocks(); n > 0 {
 		for _, kind := range []string{"prompts", "one chain"} {
 			t.Run(kind, func(t *testing.T) { floodOthers(t, floods[kind], 64<<20, n) })
@@ -148,7 +139,7 @@ func filled(h *block.Hasher, budget int64) int64 {
 // A worker reports its own number of ranks. If each rank had a fair share, a worker could report many ranks and so take
 // the room of other workers. So each worker has one share.
 func TestAWorkerOfManyRanksHasOneShare(t *testing.T) {
-	skipRaced(t)
+	testenv.SkipRaced(t)
 	h, _ := block.NewHasher(block.XXH3, 16)
 	const budget, honest = 16 << 20, 7
 	share := filled(h, budget) / (honest + 1)

@@ -14,6 +14,7 @@ import (
 	"github.com/warmpath/warmpath/internal/report"
 	"github.com/warmpath/warmpath/internal/workload"
 	"github.com/warmpath/warmpath/policy"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -103,6 +104,7 @@ func everything(c *Config) {
 }
 
 func TestARunIsRepeatableBitForBit(t *testing.T) {
+	testenv.SkipRaced(t)
 	for _, p := range Policies() {
 		for name, change := range map[string]func(*Config){"plain": nil, "everything": everything} {
 			c := config(families(12, 200, 40*time.Millisecond), p, change)

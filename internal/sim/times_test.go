@@ -14,6 +14,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/engine"
 	"github.com/warmpath/warmpath/internal/workload"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // timesSeeds returns the number of seeds in the environment variable WARMPATH_TIMES_SEEDS, or 0 if the variable is not
@@ -78,6 +79,7 @@ func shares(t *testing.T, c Config) (all []float64) {
 // second for each engine, because an engine cannot serve 16. bench/results/learned_times.md has the results of `make
 // times` for all tests of this file.
 func TestNoiseOnLikeMachinesIsNoPreference(t *testing.T) {
+	testenv.SkipRaced(t)
 	sizes, rates, seeds, span := []int{2, 8, 16}, []float64{0.02, 0.5}, uint64(1), 20*time.Minute
 	if n := timesSeeds(); n > 0 {
 		sizes, rates, seeds, span = []int{2, 4, 8, 16, 32, 64}, []float64{0.02, 0.5, 4, 10}, n, time.Hour
@@ -139,6 +141,7 @@ func TestASlowMachineIsFound(t *testing.T) {
 // many requests as another engine. With service levels it gets less under load: its answers take about 50 ms for each
 // token, so many of them would break the strict level.
 func TestASlowMachineGetsAboutHalf(t *testing.T) {
+	testenv.SkipRaced(t)
 	requests, rates, seeds := 2000, []float64{0.1, 2, 20, 60}, uint64(1)
 	if n := timesSeeds(); n > 0 {
 		requests, rates, seeds = 20_000, []float64{0.1, 0.5, 2, 5, 10, 20, 40, 60, 80}, n
@@ -168,6 +171,7 @@ func TestASlowMachineGetsAboutHalf(t *testing.T) {
 // minutes later this engine must get its full share of the requests again. A burst in the first minute looks like a
 // slow machine, so the router needs longer to correct its estimate.
 func TestAShareReturnsAfterABurst(t *testing.T) {
+	testenv.SkipRaced(t)
 	sizes, rates, seeds := []int{2, 8}, []float64{0.25, 1.5}, uint64(1)
 	if n := timesSeeds(); n > 0 {
 		sizes, rates, seeds = []int{2, 8, 32}, []float64{0.02, 0.25, 1.5, 8}, n
