@@ -13,6 +13,7 @@ func FuzzDialects(f *testing.F) {
 	for i, a := range answers {
 		f.Add([]byte(a.text), uint8(a.dialect), i+1, a.format == EventStream)
 	}
+	f.Add([]byte(`{"score"t1`), uint8(Rerank), 1, false)
 	f.Fuzz(func(t *testing.T, body []byte, d uint8, n int, events bool) {
 		format := JSON
 		if events {

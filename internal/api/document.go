@@ -446,6 +446,7 @@ func (d *document) scalar(part []byte) {
 		}
 	case isOutput:
 		d.answers = d.answers || part[0]-'0' <= 9 || part[0] == '-'
+		d.means = nothing // the first byte counts, however the pieces come
 	case isIndex, isPromptTokens, isCompletionTokens, isCachedTokens, isCreatedTokens, isCode:
 		for _, c := range part {
 			if c -= '0'; c > 9 {
