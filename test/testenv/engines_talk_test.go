@@ -123,11 +123,17 @@ func (k *clientTalk) ask(t *testing.T, call string, body, extra map[string]any) 
 		cached: answer.Usage.Cached(), trust: answer.Header("X-Warmpath-Trust")}
 	if source := k.lastSource(t); source == "timeout" || source == "text" {
 		r.blind = true
-		if k.blind++; k.blind > 5 {
-			t.Errorf("the tokens of %d of %d requests did not come within the budget", k.blind, k.asked)
-		}
+		k.countBlind(t)
 	}
 	return r
+}
+
+// countBlind counts a request without token ids, and fails the test if there are more than five.
+func (k *clientTalk) countBlind(t *testing.T) {
+	t.Helper()
+	if k.blind++; k.blind > 5 {
+		t.Errorf("the tokens of %d of %d requests did not come within the budget", k.blind, k.asked)
+	}
 }
 
 // lastSource returns the source of the last request's token ids.
