@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"strings"
@@ -40,7 +41,8 @@ type orderedResponse struct {
 	at time.Time
 }
 
-// add remembers a response.
+// add remembers a response. vLLM lets a client choose the id (request_id), so another tenant's response with the same id
+// stays that tenant's.
 func (m *madeResponses) add(id string, made madeResponse) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -52,6 +54,9 @@ func (m *madeResponses) add(id string, made madeResponse) {
 			delete(m.byID, oldest.id)
 		}
 		m.order = m.order[1:]
+	}
+	if was, ok := m.byID[id]; ok && was.tenant != made.tenant {
+		return
 	}
 	m.byID[id] = made
 	m.order = append(m.order, orderedResponse{id, made.at})
@@ -103,7 +108,8 @@ func (g *Gateway) workerOf(id, tenant string) (w *fleet.Worker, model string, er
 // continues sends a request that continues a response to the worker that has the response.
 func (g *Gateway) continues(p *prepared, tenant string) error {
 	id := p.read.PreviousResponseID
-	if id == "" || p.route.Target != "" {
+	// The header with the worker's URL overrides where the response is, but not whose it is.
+	if id == "" || p.route.Target != "" && (g.Tenants == nil || g.Tenants.Open()) {
 		return nil
 	}
 	w, _, err := g.workerOf(id, tenant)
@@ -112,7 +118,7 @@ func (g *Gateway) continues(p *prepared, tenant string) error {
 		e.Param = "previous_response_id"
 		return e
 	}
-	p.route.Target = w.URL
+	p.route.Target = cmp.Or(p.route.Target, w.URL)
 	return nil
 }
 

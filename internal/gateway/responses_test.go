@@ -12,6 +12,7 @@ import (
 
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/gateway"
+	"github.com/warmpath/warmpath/internal/tenant"
 )
 
 // keeper is an engine that keeps the responses that it made.
@@ -232,5 +233,31 @@ func TestRememberedResponsesAreBoundedInNumberAndTime(t *testing.T) {
 	r.Add("last", now)
 	if !r.Has("again", now) || r.Len() != 2 {
 		t.Errorf("a response that was made again is forgotten with its first one: %d", r.Len())
+	}
+}
+
+func TestATargetAndAChosenIDGiveNoAccessToAnotherTenantsResponse(t *testing.T) {
+	engine := keeps(t, "a")
+	_, change := withTenants(tenant.Config{Name: "owner", KeysSHA256: hashed("key-o")}, tenant.Config{Name: "other", KeysSHA256: hashed("key-x")})
+	f := serve(t, change, engine.url, keeps(t, "b").url)
+	id := f.make(t, "", "X-Api-Key", "key-o", "X-Warmpath-Target", engine.url)
+	next := `{"model":"m","input":"hi","previous_response_id":"` + id + `"}`
+	if status, text := f.call(t, "POST", "/v1/responses", next, "X-Api-Key", "key-x", "X-Warmpath-Target", engine.url); status != 404 || !strings.Contains(text, "response_not_found") {
+		t.Errorf("another tenant continues the response: %d %s", status, text)
+	}
+	if status, text := f.call(t, "POST", "/v1/responses", next, "X-Api-Key", "key-o", "X-Warmpath-Target", engine.url); status != 200 {
+		t.Errorf("the owner cannot continue the response: %d %s", status, text)
+	}
+	// The engine gives the other tenant's response the same id, as vLLM does for the same request_id.
+	engine.mu.Lock()
+	engine.next = 0
+	engine.mu.Unlock()
+	if same := f.make(t, "", "X-Api-Key", "key-x", "X-Warmpath-Target", engine.url); same != id {
+		t.Fatalf("id %s, want %s", same, id)
+	}
+	for key, want := range map[string]int{"key-o": 200, "key-x": 404} {
+		if status, text := f.call(t, "GET", "/v1/responses/"+id, "", "X-Api-Key", key); status != want {
+			t.Errorf("%s: %d %s, want %d", key, status, text, want)
+		}
 	}
 }
