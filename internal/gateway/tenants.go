@@ -167,8 +167,12 @@ func (x *exchange) used(r *proxy.Result) {
 	default:
 		v.prompt, v.output = max(v.spent, len(x.prepared.found.Tokens)), x.output
 	}
+	// A count of the worker that is greater than the client's limit is not believed. Choices and limit are the client's
+	// numbers, so their product may be too large for an int.
 	if q := &x.prepared.route; q.MaxTokens > 0 {
-		v.output = min(v.output, q.MaxTokens*max(q.Choices, 1)) // a greater count of the worker is not believed
+		if each := (v.output-1)/max(q.Choices, 1) + 1; each > q.MaxTokens {
+			v.output = q.MaxTokens * max(q.Choices, 1)
+		}
 	}
 }
 

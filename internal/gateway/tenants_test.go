@@ -157,6 +157,24 @@ func TestTokensOfATenantAreCorrectedByTheUsage(t *testing.T) {
 	}
 }
 
+func TestALimitTimesChoicesThatNoIntHoldsMakesNoAnswerFree(t *testing.T) {
+	registry, change := withTenants(tenant.Config{Name: "a", KeysSHA256: hashed("key-a"), TokensPerMinute: 1000})
+	f := serve(t, change, worker(t, plain))
+	f.post(t, chat, "Authorization", "Bearer key-a")
+	testenv.Until(t, "the first answer is booked", func() bool { return registry.ByName("a").Counts().Output > 0 })
+	once := registry.ByName("a").Counts().Output
+	for i, fields := range []string{`"max_tokens":4611686018427387904,"n":4`, `"max_tokens":4611686018427387904,"n":2`, `"max_tokens":9223372036854775807`} {
+		body := `{` + fields + `,` + strings.TrimPrefix(chat, `{`)
+		if resp, text := f.post(t, body, "Authorization", "Bearer key-a"); resp.StatusCode != 200 {
+			t.Fatalf("%d %s", resp.StatusCode, text)
+		}
+		testenv.Until(t, "the request has ended", func() bool { return registry.ByName("a").Counts().Active == 0 })
+		if got, want := registry.ByName("a").Counts().Output, once*uint64(i+2); got != want {
+			t.Errorf("%s: %d tokens of answers in all, want %d", fields, got, want)
+		}
+	}
+}
+
 func TestAStreamWithoutUsageIsChargedForItsTokens(t *testing.T) {
 	registry, change := withTenants(tenant.Config{Name: "a", KeysSHA256: hashed("key-a"), TokensPerMinute: 1000})
 	f := serve(t, change, worker(t, func(w http.ResponseWriter, r *http.Request) {
