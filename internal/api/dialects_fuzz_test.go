@@ -86,7 +86,8 @@ func FuzzForm(f *testing.F) {
 		if boundary == "" || len(boundary) > 70 {
 			return
 		}
-		got, ok := formField(body, boundary, "model")
+		got, err := formField(body, boundary, "model")
+		ok := err == nil && got != nil
 		form := multipart.NewReader(bytes.NewReader(body), boundary)
 		for ok {
 			part, err := form.NextRawPart()

@@ -239,12 +239,6 @@ func TestTheModelOfAFormIsFound(t *testing.T) {
 			part, _ := w.CreateFormFile("model", "model")
 			_, _ = part.Write([]byte("x"))
 		}, ""},
-		{"too many parts before it", func(w *multipart.Writer) {
-			for range maxFormParts {
-				field("a", "b")(w)
-			}
-			field("model", "whisper")(w)
-		}, ""},
 	} {
 		contentType, body := form(c.write)
 		r := Request{Model: "of the request before"}
@@ -256,9 +250,39 @@ func TestTheModelOfAFormIsFound(t *testing.T) {
 	if err := ReadAs(OpenAIAudio, "application/json; charset=utf-8", []byte(`{"model":"tts","input":"hi"}`), &r); err != nil || r.Model != "tts" {
 		t.Errorf("JSON: model %q, %v", r.Model, err)
 	}
-	for _, contentType := range []string{"", "audio/wav", "multipart/form-data", "multipart/form-data; boundary=x", "; ;"} {
+	for _, contentType := range []string{"", "audio/wav", "; ;"} {
 		if err := ReadAs(OpenAIAudio, contentType, []byte("--x"), &r); err != nil || r.Model != "" {
 			t.Errorf("%q: model %q, %v", contentType, r.Model, err)
+		}
+	}
+	// Engines read these as JSON, too.
+	for _, contentType := range []string{"", "application/x+json", "application/json; ;", "text/plain"} {
+		if err := ReadAs(OpenAIAudio, contentType, []byte(`{"model":"tts"}`), &r); err != nil || r.Model != "tts" {
+			t.Errorf("%q: model %q, %v", contentType, r.Model, err)
+		}
+	}
+}
+
+func TestAFormWhoseModelIsNotCertainIsRefused(t *testing.T) {
+	part := func(head, content string) string { return "--b\r\n" + head + "\r\n\r\n" + content + "\r\n" }
+	field := func(params, content string) string { return part("Content-Disposition: form-data; "+params, content) }
+	model := field(`name="model"`, "m")
+	for name, c := range map[string]struct{ contentType, body string }{
+		"two models":            {"multipart/form-data; boundary=b", model + field(`name="model"`, "other") + "--b--"},
+		"no end":                {"multipart/form-data; boundary=b", model},
+		"no end of a part":      {"multipart/form-data; boundary=b", model + "--bx\r\n" + field(`name="model"`, "other") + "--b--"},
+		"too many parts":        {"multipart/form-data; boundary=b", strings.Repeat(field(`name="a"`, ""), maxFormParts) + model + "--b--"},
+		"a long header":         {"multipart/form-data; boundary=b", model + field(`name="model"; x="`+strings.Repeat("x", maxPartHead)+`"`, "other") + "--b--"},
+		"two names":             {"multipart/form-data; boundary=b", model + field(`name="a"; name="model"`, "other") + "--b--"},
+		"two dispositions":      {"multipart/form-data; boundary=b", model + part("Content-Disposition: form-data; name=\"a\"\r\nContent-Disposition: form-data; name=\"model\"", "other") + "--b--"},
+		"no disposition":        {"multipart/form-data; boundary=b", model + part("X: y", "other") + "--b--"},
+		"a long name":           {"multipart/form-data; boundary=b", field(`name="model"`, strings.Repeat("m", maxStringBytes+1)) + "--b--"},
+		"no boundary":           {"multipart/form-data", model + "--b--"},
+		"a boundary and a slip": {"multipart/form-data; boundary=b; ;x", model + "--b--"},
+	} {
+		var r Request
+		if err := ReadAs(OpenAIAudio, c.contentType, []byte(c.body), &r); err == nil || AsError(err).Status != 400 {
+			t.Errorf("%s: model %q, %v", name, r.Model, err)
 		}
 	}
 }
