@@ -73,6 +73,7 @@ type held struct {
 	q       *warmpath.Request // not changed while the request is held and does not have its turn
 	plain   bool              // any worker of the model can serve the request
 	refused []*fleet.Worker   // the workers that refused a connection for this request, as they were then
+	tenant  string            // as q names it; it does not change
 	choice  modelChoice       // a fall-back may take the request in place of its model
 	bytes   int64
 	came    time.Time
@@ -110,7 +111,10 @@ func (g *Gateway) UseHold(cfg HoldConfig) {
 }
 
 // The reasons why a request is held no longer although no worker can take it.
-var errReleased = errors.New("requests are not held any more")
+var (
+	errReleased = errors.New("requests are not held any more")
+	errShed     = errors.New("the place is needed for another tenant")
+)
 
 // changed wakes run because a holder may take requests again. It never blocks.
 func (h *hold) changed() {
@@ -212,6 +216,8 @@ func (h *hold) await(ctx context.Context, x *exchange, why error) (d *warmpath.D
 		switch {
 		case errors.Is(sentAway, errReleased):
 			return nil, "released", why
+		case errors.Is(sentAway, errShed):
+			return nil, "full", api.HoldFull()
 		case sentAway != nil:
 			return nil, "drained", sentAway
 		}
@@ -304,6 +310,7 @@ func (h *hold) enter(x *exchange) (a *held, outcome string, err error) {
 	a = &held{
 		q: &x.prepared.route, plain: unpinned(&x.prepared.route), refused: x.unreached, bytes: int64(len(x.body.Bytes)), came: x.rec.Time,
 		called: make(chan error, 1), ended: make(chan struct{}, 1), choice: x.prepared.choice,
+		tenant: x.prepared.route.Tenant,
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -311,12 +318,62 @@ func (h *hold) enter(x *exchange) (a *held, outcome string, err error) {
 	switch {
 	case h.over:
 		return nil, "drained", errDraining
-	case h.order.Len() >= cfg.MaxRequests || h.bytes+a.bytes > cfg.MaxBytes:
+	case !h.makeRoom(a, cfg):
 		return nil, "full", api.HoldFull()
 	}
 	h.add(a)
 	h.changed() // a worker may have come back after the decision
 	return a, "", nil
+}
+
+// share is the part of the hold that requests and bytes take, from 0 to 1.
+func (c *HoldConfig) share(requests int, bytes int64) float64 {
+	return max(float64(requests)/float64(c.MaxRequests), float64(bytes)/float64(c.MaxBytes))
+}
+
+// makeRoom reports whether the hold has room for a. With tenants, a full hold sheds the newest requests of tenants that
+// have a greater share of the hold than the tenant of a would have. Otherwise the requests of one tenant could keep all
+// others out. If no room can be made, nothing is shed. h.mu is held.
+func (h *hold) makeRoom(a *held, cfg *HoldConfig) bool {
+	fits := func(requests int, bytes int64) bool {
+		return requests < cfg.MaxRequests && bytes+a.bytes <= cfg.MaxBytes
+	}
+	requests, bytes := h.order.Len(), h.bytes
+	if fits(requests, bytes) {
+		return true
+	}
+	if h.g.Tenants == nil || h.g.Tenants.Open() {
+		return false // a header or a key names the tenant then, and a client could invent many
+	}
+	type use struct {
+		requests int
+		bytes    int64
+	}
+	uses := map[string]use{}
+	for at := h.order.Front(); at != nil; at = at.Next() {
+		b := at.Value.(*held)
+		u := uses[b.tenant]
+		uses[b.tenant] = use{u.requests + 1, u.bytes + b.bytes}
+	}
+	own := uses[a.tenant]
+	mine := cfg.share(own.requests+1, own.bytes+a.bytes)
+	var shed []*held
+	for at := h.order.Back(); at != nil && !fits(requests, bytes); at = at.Prev() {
+		b := at.Value.(*held)
+		if u := uses[b.tenant]; b.tenant != a.tenant && !b.turn && cfg.share(u.requests, u.bytes) > mine {
+			uses[b.tenant] = use{u.requests - 1, u.bytes - b.bytes}
+			requests, bytes = requests-1, bytes-b.bytes
+			shed = append(shed, b)
+		}
+	}
+	if !fits(requests, bytes) {
+		return false
+	}
+	for _, b := range shed {
+		h.remove(b)
+		b.called <- errShed
+	}
+	return true
 }
 
 // add puts a behind the requests that came before it. h.mu is held.

@@ -21,6 +21,7 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/internal/queue"
 	"github.com/warmpath/warmpath/internal/telemetry"
+	"github.com/warmpath/warmpath/internal/tenant"
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
@@ -231,6 +232,46 @@ func TestAHoldIsBoundedInTimeNumberAndBytes(t *testing.T) {
 			if got := o.metric(t, `warmpath_hold_wait_seconds_count{outcome="`+outcome+`"}`); got != want {
 				t.Errorf("%s: %s", outcome, got)
 			}
+		}
+	})
+}
+
+func TestATenantCannotKeepOthersOutOfTheHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		registry := tenant.NewRegistry()
+		registry.Use([]tenant.Config{{Name: "flood", KeysSHA256: hashed("f")}, {Name: "light", KeysSHA256: hashed("l")}}, nil)
+		o := holding(t, 1, gateway.HoldConfig{MaxWait: time.Minute, MaxRequests: 4, MaxBytes: 10_000}, func(p *gateway.Parts) { p.Tenants = registry })
+		o.fleet.SetHealth(0, false, "down")
+		send := func(user, key string) *sent {
+			s := o.send(user, "X-Api-Key", key)
+			synctest.Wait()
+			return s
+		}
+		floods := []*sent{send("f1", "f"), send("f2", "f"), send("f3", "f"), send("f4", "f")}
+		if s := send("f5", "f"); s.code() != "503 hold_full" {
+			t.Errorf("one more request of the flood: %s", s.code())
+		}
+		large := send(strings.Repeat("l", 9_900), "l")
+		if large.code() != "503 hold_full" {
+			t.Errorf("a request for which no room can be made: %s", large.code())
+		}
+		lights := []*sent{send("l1", "l"), send("l2", "l")}
+		if s := send("l3", "l"); s.code() != "503 hold_full" {
+			t.Errorf("a request beyond the tenant's share: %s", s.code())
+		}
+		for _, s := range floods[2:] {
+			if s.code() != "503 hold_full" || s.Header().Get("Retry-After") == "" {
+				t.Errorf("a request that was shed: %s", s.code())
+			}
+		}
+		o.fleet.SetHealth(0, true, "")
+		for _, s := range append(floods[:2], lights...) {
+			if s.code() != "200" {
+				t.Errorf("a request that kept its place: %s", s.code())
+			}
+		}
+		if got := o.metric(t, "warmpath_held_requests"); got != "0" {
+			t.Errorf("%s requests are held", got)
 		}
 	})
 }
