@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"encoding/json"
 
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )
@@ -66,4 +67,28 @@ func edited(key []byte, edits []Edit) int {
 		}
 	}
 	return -1
+}
+
+// LoRAPaths returns the adapters that a body names in lora_path, in which SGLang takes one adapter or a list beside the
+// model. ok is false if lora_path is neither. body is one JSON object, as Read accepts it.
+func LoRAPaths(body []byte) (names []string, ok bool) {
+	field := []Edit{{Name: fieldNames[FieldLoRAPath]}}
+	for key, value := range jsonscan.Members(body) {
+		if edited(key, field) < 0 {
+			continue
+		}
+		var one *string
+		var list []*string
+		if json.Unmarshal(value, &one) == nil {
+			list = []*string{one}
+		} else if json.Unmarshal(value, &list) != nil {
+			return nil, false
+		}
+		for _, name := range list {
+			if name != nil && *name != "" {
+				names = append(names, *name)
+			}
+		}
+	}
+	return names, true
 }

@@ -41,8 +41,8 @@ type orderedResponse struct {
 	at time.Time
 }
 
-// add remembers a response. vLLM lets a client choose the id (request_id), so another tenant's response with the same id
-// stays that tenant's.
+// add remembers a response. vLLM lets a client choose the id (request_id), so another tenant's response with the same
+// id stays that tenant's.
 func (m *madeResponses) add(id string, made madeResponse) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -240,6 +240,9 @@ func (g *Gateway) edited(ctx context.Context, p *prepared, d api.Dialect, body [
 	if err != nil {
 		return nil, err
 	}
+	if err := mayUseAdapters(t, d, body); err != nil {
+		return nil, err
+	}
 	if model != sent {
 		if !editable {
 			return nil, api.ModelOfForm(name, model)
@@ -267,6 +270,23 @@ func (g *Gateway) edited(ctx context.Context, p *prepared, d api.Dialect, body [
 		p.edited = edited
 	}
 	return edited, api.Read(d, edited, &p.read)
+}
+
+// mayUseAdapters returns an error if the body names an adapter in lora_path that the tenant may not use.
+func mayUseAdapters(t *tenant.Tenant, d api.Dialect, body []byte) error {
+	if t == nil || len(t.Models) == 0 || d.Unchecked() {
+		return nil
+	}
+	names, ok := api.LoRAPaths(body)
+	if !ok {
+		return api.Invalid("lora_path", "lora_path must be a text or a list of texts")
+	}
+	for _, name := range names {
+		if !t.Allows(name) {
+			return api.ModelForbidden(name)
+		}
+	}
+	return nil
 }
 
 // allOf reports whether all workers run the engine.

@@ -267,6 +267,23 @@ func TestATenantSeesAndUsesOnlyItsModels(t *testing.T) {
 	}
 }
 
+func TestATenantUsesNoAdapterOfOthersBesideItsModel(t *testing.T) {
+	_, change := withTenants(tenant.Config{Name: "a", KeysSHA256: hashed("key-a"), Models: []string{"m", "mine"}}, tenant.Config{Name: "b", KeysSHA256: hashed("key-b")})
+	f := serve(t, change, worker(t, plain))
+	for field, want := range map[string]int{
+		`"lora_path":"other"`: 404, `"lora\u005fpath":"other"`: 404, `"lora_path":["mine","other"]`: 404, `"lora_path":"mine","lora_path":"other"`: 404, `"lora_path":{}`: 400,
+		`"lora_path":"mine"`: 200, `"lora_path":null`: 200, `"lora_path":[null,"mine"]`: 200,
+	} {
+		body := `{` + field + `,` + strings.TrimPrefix(chat, `{`)
+		if resp, text := f.post(t, body, "Authorization", "Bearer key-a"); resp.StatusCode != want {
+			t.Errorf("%s: %d %s, want %d", field, resp.StatusCode, text, want)
+		}
+	}
+	if resp, text := f.post(t, `{"lora_path":"other",`+strings.TrimPrefix(chat, `{`), "Authorization", "Bearer key-b"); resp.StatusCode != 200 {
+		t.Errorf("a tenant that may use all models: %d %s", resp.StatusCode, text)
+	}
+}
+
 func TestARequestWithoutAModelGetsTheTenantsDefault(t *testing.T) {
 	bodies := make(chan string, 4)
 	_, change := withTenants(tenant.Config{Name: "a", KeysSHA256: hashed("key-a"), Models: []string{"m"}, DefaultModel: "m"}, tenant.Config{Name: "b", KeysSHA256: hashed("key-b"), Models: []string{"x"}})
