@@ -90,8 +90,8 @@ func agents(t *testing.T, k *clientTalk, name, fields string, thoughts bool) {
 
 const agentTools = `,"tools":[{"name":"bash","description":"run a command","input_schema":{"type":"object","properties":{"z":{},"command":{"type":"string"}}}}]`
 
-// changingLine sends two prompts that differ only in the line that Claude Code changes, and more as long as their ids do
-// not come in time. It returns what was booked about the last.
+// changingLine sends two prompts that differ only in the line that Claude Code changes, and more as long as their ids
+// do not come in time. It returns what was booked about the last.
 func changingLine(t *testing.T, k *clientTalk) (b booked) {
 	for i := 0; i < 2 || b.Missing == "timeout"; i++ {
 		if b.Missing == "timeout" {
