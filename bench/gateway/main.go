@@ -42,6 +42,7 @@ var names = []struct{ target, title string }{
 	{"tenants", "cached, with a tenant that has every limit"},
 	{"access", "cached, with the access log"},
 	{"decisions", "cached, with the decision log"},
+	{"traces", "cached, with a trace of each request"},
 	{"other", "the other binary, kv_aware, tokens cached"},
 }
 

@@ -9,7 +9,7 @@
 #
 #   PASSES   number of passes over all rows; the table shows medians                   (3)
 #   ROWS     rows to measure: nginx, smg, cached, cold, rr, local, and cached with one part of a production gateway on
-#            each: tenants, access, decisions                                          (all)
+#            each: tenants, access, decisions, traces                                  (all)
 #   MODEL    folder with tokenizer.json and a chat template, for the row local         (the tiny model of make test-engines)
 #   BINARY   a warmpath binary to measure in place of one that is built                (none)
 #   OTHER    a second warmpath binary, measured as the row "other", for comparisons    (none)
@@ -19,11 +19,11 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 PASSES=${PASSES:-3}
-ROWS=${ROWS:-nginx smg cached cold rr local tenants access decisions}
+ROWS=${ROWS:-nginx smg cached cold rr local tenants access decisions traces}
 MODEL=${MODEL:-${XDG_CACHE_HOME:-$HOME/.cache}/warmpath/engines/vllm/tiny-llama}
 OUT=${OUT:-$root/bench/results/gateway.md}
 SMG=${SMG:-$HOME/.cache/warmpath/smg}
-PORT=${PORT:-19400} # first of about twenty ports
+PORT=${PORT:-19400} # first of 39 ports
 export CGO_ENABLED=0
 
 work=$(mktemp -d)
@@ -146,6 +146,43 @@ local_row() {
 	warmpath_row local $((PORT + 14)) "$work/warmpath" kv_aware "models: [{name: mock, path: $MODEL}]" 'tokens: {cache_bytes: 0}'
 }
 
+# traces_row: every request is recorded. An nginx takes the place of the collector: it reads the spans, and answers 200.
+traces_row() {
+	if ! command -v nginx >/dev/null; then say "skipping traces: nginx is not installed (apt-get install nginx-light)"; drop traces; return; fi
+	local sink=127.0.0.1:$((PORT + 38))
+	cat >"$work/sink.conf" <<-CONF
+		worker_processes 1;
+		pid $work/sink.pid;
+		daemon off;
+		events {}
+		http {
+			access_log off;
+			client_body_temp_path $work/sink-body;
+			proxy_temp_path $work/sink-proxy;
+			fastcgi_temp_path $work/sink-fastcgi;
+			uwsgi_temp_path $work/sink-uwsgi;
+			scgi_temp_path $work/sink-scgi;
+			client_max_body_size 64m;
+			server { listen $sink; location / { return 200; } }
+		}
+	CONF
+	start sink nginx -e "$work/sink-error.log" -c "$work/sink.conf"
+	ready sink "http://$sink/"
+	warmpath_row traces $((PORT + 36)) "$work/warmpath" kv_aware "telemetry: {traces: {endpoint: \"http://$sink\"}}"
+}
+
+# spans_line: prints a line for the table, with how many of the row's spans the sink has. The router drops spans if they
+# come faster than it can send them.
+spans_line() {
+	sleep 6 # the router sends at least every 5 s
+	curl -fsS "http://127.0.0.1:$((PORT + 37))/metrics" | awk -F'"|} ' '
+		/^warmpath_trace_spans_total/ { n[$2] = $4 + 0 }
+		END {
+			printf "{\"mode\":\"spans\",\"target\":\"traces\",\"n\":%d,\"ok\":%d,", n["ended"], n["sent"]
+			printf "\"errors\":{\"dropped\":%d,\"failed\":%d}}\n", n["ended"] - n["sent"] - n["failed"], n["failed"]
+		}'
+}
+
 if has nginx; then nginx_row; fi
 if has smg; then smg_row; fi
 if has cached; then warmpath_row cached $((PORT + 6)) "$work/warmpath" kv_aware; fi
@@ -160,6 +197,7 @@ if has tenants; then
 fi
 if has access; then warmpath_row access $((PORT + 32)) "$work/warmpath" kv_aware "telemetry: {access_log: {file: $work/access.jsonl}}"; fi
 if has decisions; then warmpath_row decisions $((PORT + 34)) "$work/warmpath" kv_aware "telemetry: {decision_log: {file: $work/decisions.jsonl}}"; fi
+if has traces; then traces_row; fi
 if [[ -n ${OTHER:-} ]]; then
 	cp "$OTHER" "$work/other"
 	ROWS="$ROWS other"
@@ -218,6 +256,7 @@ for pass in $(seq "$PASSES"); do
 		done
 	fi
 done
+if has traces; then spans_line >>"$lines"; fi
 
 mkdir -p "$(dirname "$OUT")"
 commit=$(git -C "$root" describe --always --dirty --exclude '*' 2>/dev/null || echo unknown)
