@@ -2,6 +2,8 @@ package config
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/internal/discovery"
+	"github.com/warmpath/warmpath/internal/tenant"
 	"github.com/warmpath/warmpath/policy"
 )
 
@@ -249,6 +252,22 @@ func eventSource(setting string, at func(*discovery.Target) *string) func(*forei
 		}
 		return setting + " of the workers: " + strings.Join(values, " "), nil
 	}
+}
+
+// apiKey gives the key to all workers. SMG and sglang-router also refuse clients without it, so the router must not be
+// open, either.
+func (f *foreign) apiKey(values []string) (string, error) {
+	key := strings.Join(values, "")
+	if key == "" {
+		return "", errors.New("the key is empty")
+	}
+	setting := "api_key of all workers"
+	if f.Tenants == nil && f.TenantsFile == "" {
+		sum := sha256.Sum256([]byte(key))
+		f.Tenants = []tenant.Config{{Name: "default", KeysSHA256: []string{hex.EncodeToString(sum[:])}}}
+		setting += ", and of the tenant default: clients need it, as with SMG and sglang-router"
+	}
+	return f.each(setting, func(t *discovery.Target) { t.APIKey = key })
 }
 
 // addressPart replaces the host or the port of an address.

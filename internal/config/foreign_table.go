@@ -52,10 +52,8 @@ func mappedFlags() []ForeignFlag {
 		one("kv-event-model", vllm, func(f *foreign, values []string) (string, error) {
 			return f.each("model of all workers: "+strings.Join(values, ""), func(t *discovery.Target) { t.Model = strings.Join(values, "") })
 		}),
-		{Name: "api-key", Of: others, Advice: "others on this machine can see command lines: write the key into the file (workers: [{url: …, api_key: …}])",
-			apply: func(f *foreign, values []string) (string, error) {
-				return f.each("api_key of all workers", func(t *discovery.Target) { t.APIKey = strings.Join(values, "") })
-			}},
+		{Name: "api-key", Of: others, Advice: "others on this machine can see command lines: write the key into the file (workers: [{url: …, api_key: …}]), and its SHA-256 " +
+			"into tenants, if clients need it", apply: (*foreign).apiKey},
 		one("host", others, addressPart("listen", false, func(c *Config) *string { return &c.Listen })),
 		one("port", others, addressPart("listen", true, func(c *Config) *string { return &c.Listen })),
 		one("http-host", dynamo, addressPart("listen", false, func(c *Config) *string { return &c.Listen })),

@@ -18,7 +18,7 @@ var honoured = map[string]struct{ value, setting string }{
 	"kv-event-source":                      {"http://a:1=tcp://a:5557,tcp://a:5558", "events of the workers: http://a:1=tcp://a:5557,tcp://a:5558"},
 	"kv-event-replay-source":               {"http://a:1=tcp://a:5657", "replay of the workers: http://a:1=tcp://a:5657"},
 	"kv-event-model":                       {"m", "model of all workers: m"},
-	"api-key":                              {"secret", "api_key of all workers"},
+	"api-key":                              {"secret", "api_key of all workers, and of the tenant default: clients need it, as with SMG and sglang-router"},
 	"host":                                 {"127.0.0.1", "listen: 127.0.0.1:8080"},
 	"port":                                 {"30000", "listen: :30000"},
 	"http-host":                            {"::1", "listen: [::1]:8080"},
@@ -186,6 +186,21 @@ func TestForeignParametersGoToThePolicyInForce(t *testing.T) {
 		if len(found) > 0 {
 			t.Errorf("%v: %v", test.given, found)
 		}
+	}
+}
+
+// SMG and sglang-router refuse clients without the key of --api-key. A router that took the flag as the workers' key
+// alone would be open to everybody.
+func TestAForeignKeyClosesTheGateway(t *testing.T) {
+	given := []GivenFlag{{"api-key", []string{"secret"}}}
+	c := withWorkers()
+	if _, err := ApplyForeign(&c, given); err != nil || len(c.Tenants) != 1 || c.Tenants[0].KeysSHA256[0] != "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b" {
+		t.Errorf("tenants %+v, %v", c.Tenants, err)
+	}
+	c = withWorkers()
+	c.TenantsFile = "tenants.jsonl"
+	if _, err := ApplyForeign(&c, given); err != nil || c.Tenants != nil || c.Workers[1].APIKey != "secret" {
+		t.Errorf("beside the tenants of a file: %+v, %v", c.Tenants, err)
 	}
 }
 
