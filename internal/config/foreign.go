@@ -270,6 +270,16 @@ func (f *foreign) apiKey(values []string) (string, error) {
 	return f.each(setting, func(t *discovery.Target) { t.APIKey = key })
 }
 
+// attempts reads a number that other routers call retries. They count the first attempt, too.
+func (f *foreign) attempts(values []string) (string, error) {
+	n, err := wholeNumber(values)
+	if err != nil {
+		return "", err
+	}
+	f.Gateway.Attempts = max(n, 1)
+	return fmt.Sprintf("gateway.attempts: %d", f.Gateway.Attempts), nil
+}
+
 // addressPart replaces the host or the port of an address.
 func addressPart(setting string, port bool, at func(*Config) *string) func(*foreign, []string) (string, error) {
 	return func(f *foreign, values []string) (string, error) {
@@ -303,14 +313,14 @@ func seconds(setting string, at func(*Config) *time.Duration) func(*foreign, []s
 	}
 }
 
-// wholeTo reads a whole number and adds plus.
-func wholeTo[T int | int64](setting string, plus T, at func(*Config) *T) func(*foreign, []string) (string, error) {
+// wholeTo reads a whole number.
+func wholeTo[T int | int64](setting string, at func(*Config) *T) func(*foreign, []string) (string, error) {
 	return func(f *foreign, values []string) (string, error) {
 		n, err := wholeNumber(values)
 		if err != nil {
 			return "", err
 		}
-		*at(f.Config) = T(n) + plus
+		*at(f.Config) = T(n)
 		return fmt.Sprintf("%s: %d", setting, *at(f.Config)), nil
 	}
 }

@@ -66,18 +66,18 @@ func mappedFlags() []ForeignFlag {
 		one("idle-connection-timeout-secs", smg, seconds("gateway.idle_timeout", func(c *Config) *time.Duration { return &c.Gateway.IdleTimeout })),
 		one("upstream-pool-idle-timeout-secs", smg, seconds("proxy.idle_timeout", func(c *Config) *time.Duration { return &c.Proxy.IdleTimeout })),
 		one("stream-body-stall-timeout-secs", smg, seconds("proxy.stream_idle_timeout", func(c *Config) *time.Duration { return &c.Proxy.StreamIdleTimeout })),
-		one("max-payload-size", others, wholeTo("body.max_bytes", 0, func(c *Config) *int64 { return &c.Body.MaxBytes })),
-		one("queue-size", others, wholeTo("queue.max_requests (it counts if queue.order is not off)", 0, func(c *Config) *int { return &c.Queue.MaxRequests })),
+		one("max-payload-size", others, wholeTo("body.max_bytes", func(c *Config) *int64 { return &c.Body.MaxBytes })),
+		one("queue-size", others, wholeTo("queue.max_requests (it counts if queue.order is not off)", func(c *Config) *int { return &c.Queue.MaxRequests })),
 		one("queue-timeout-secs", others, seconds("queue.max_wait (it counts if queue.order is not off)", func(c *Config) *time.Duration { return &c.Queue.MaxWait })),
-		one("retry-max-retries", others, wholeTo("gateway.attempts", 1, func(c *Config) *int { return &c.Gateway.Attempts })),
+		one("retry-max-retries", others, (*foreign).attempts),
 		alone("disable-retries", others, constant("gateway.attempts: 1", func(c *Config) { c.Gateway.Attempts = 1 })),
-		one("cb-failure-threshold", others, wholeTo("breaker.failures", 0, func(c *Config) *int { return &c.Breaker.Failures })),
+		one("cb-failure-threshold", others, wholeTo("breaker.failures", func(c *Config) *int { return &c.Breaker.Failures })),
 		one("cb-timeout-duration-secs", others, func(f *foreign, values []string) (string, error) {
 			setting, err := seconds("breaker.delay", func(c *Config) *time.Duration { return &c.Breaker.Delay })(f, values)
 			f.Breaker.MaxDelay = max(f.Breaker.MaxDelay, f.Breaker.Delay)
 			return setting, err
 		}),
-		one("health-failure-threshold", others, wholeTo("health.misses", 0, func(c *Config) *int { return &c.Health.Misses })),
+		one("health-failure-threshold", others, wholeTo("health.misses", func(c *Config) *int { return &c.Health.Misses })),
 		one("health-check-timeout-secs", others, seconds("health.timeout", func(c *Config) *time.Duration { return &c.Health.Timeout })),
 		one("health-check-interval-secs", others, seconds("health.interval", func(c *Config) *time.Duration { return &c.Health.Interval })),
 		one("health-check-endpoint", others, func(_ *foreign, values []string) (string, error) {
@@ -163,7 +163,7 @@ func dynamoFlags() []ForeignFlag {
 		onOff("router-track-active-blocks", "track_active_blocks", "true"), onOff("no-router-track-active-blocks", "track_active_blocks", "false"),
 		onOff("router-track-output-blocks", "track_output_blocks", "true"), onOff("no-router-track-output-blocks", "track_output_blocks", "false"),
 		onOff("router-track-prefill-tokens", "track_prefill_tokens", "true"), onOff("no-router-track-prefill-tokens", "track_prefill_tokens", "false"),
-		{Name: "kv-cache-block-size", Of: dynamo, apply: wholeTo("routing.block_size", 0, func(c *Config) *int { return &c.Routing.BlockSize })},
+		{Name: "kv-cache-block-size", Of: dynamo, apply: wholeTo("routing.block_size", func(c *Config) *int { return &c.Routing.BlockSize })},
 	}
 }
 

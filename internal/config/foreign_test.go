@@ -34,7 +34,7 @@ var honoured = map[string]struct{ value, setting string }{
 	"max-payload-size":                     {"1024", "body.max_bytes: 1024"},
 	"queue-size":                           {"100", "queue.max_requests (it counts if queue.order is not off): 100"},
 	"queue-timeout-secs":                   {"60", "queue.max_wait (it counts if queue.order is not off): 1m0s"},
-	"retry-max-retries":                    {"5", "gateway.attempts: 6"},
+	"retry-max-retries":                    {"5", "gateway.attempts: 5"}, // they count the first attempt, too
 	"disable-retries":                      {"", "gateway.attempts: 1"},
 	"cb-failure-threshold":                 {"10", "breaker.failures: 10"},
 	"cb-timeout-duration-secs":             {"60", "breaker.delay: 1m0s"},
