@@ -60,6 +60,7 @@ type MappedFlag struct {
 type foreign struct {
 	*Config
 	explicit   bool // a flag names the policy
+	trusts     bool // a header names the tenant
 	parameters []foreignParameter
 }
 
@@ -278,6 +279,34 @@ func (f *foreign) attempts(values []string) (string, error) {
 	}
 	f.Gateway.Attempts = max(n, 1)
 	return fmt.Sprintf("gateway.attempts: %d", f.Gateway.Attempts), nil
+}
+
+// authorities sets the file with the authorities of the workers' certificates.
+func (f *foreign) authorities(values []string) (string, error) {
+	if len(values) != 1 {
+		return "", errors.New("one file can be named: join the files, cat A.pem B.pem > ca.pem")
+	}
+	f.WorkerDefaults.TLS.CAFile = values[0]
+	return "worker_defaults.tls.ca_file: " + values[0], nil
+}
+
+// traces turns traces on. The collector is HOST:PORT, and takes OTLP over gRPC.
+func (f *foreign) traces(collector string) (string, error) {
+	if !strings.Contains(collector, "://") {
+		collector = "http://" + collector
+	}
+	t := &f.Telemetry.Traces
+	t.Endpoint, t.Protocol = collector, "grpc"
+	return fmt.Sprintf("telemetry.traces: {endpoint: %q, protocol: %s}", Redact(collector), t.Protocol), nil
+}
+
+// tenantHeader reads the header that names tenants. It counts only if SMG trusts it.
+func (f *foreign) tenantHeader(values []string) (string, error) {
+	if !f.trusts {
+		return "none, as in SMG: the header counts with --trust-tenant-header", nil
+	}
+	f.Gateway.TenantHeader = strings.Join(values, "")
+	return "gateway.tenant_header: " + f.Gateway.TenantHeader, nil
 }
 
 // addressPart replaces the host or the port of an address.

@@ -19,6 +19,12 @@ const (
 	dynamo = "Dynamo"
 )
 
+// sources says where workers may come from.
+const sources = "name a headless service (workers_dns), or a file that is read again when it changes (workers_file), in the file (docs/configure.md)"
+
+// noHistory is the advice for flags of a store of conversations.
+const noHistory = "run tools and keep histories in the application: the router passes bodies on unchanged"
+
 // ForeignFlags returns the table of flags of other routers: SMG 1.13 (smg/router_args.py), sglang-router 0.3.2
 // (sglang_router/router_args.py), vllm-router 0.1.17 (vllm_router/router_args.py), vLLM's production stack
 // (src/vllm_router/parsers/parser.py) and Dynamo (components/src/dynamo/frontend).
@@ -89,10 +95,18 @@ func mappedFlags() []ForeignFlag {
 		one("tls-cert-path", sglang, filePath("tls.cert_file", func(c *Config) *string { return &c.TLS.CertFile })),
 		one("tls-key-path", sglang, filePath("tls.key_file", func(c *Config) *string { return &c.TLS.KeyFile })),
 		alone("log-json", smg, constant("telemetry.log_format: json", func(c *Config) { c.Telemetry.LogFormat = "json" })),
-		one("tenant-header-name", smg, func(f *foreign, values []string) (string, error) {
-			f.Gateway.TenantHeader = strings.Join(values, "")
-			return "gateway.tenant_header: " + f.Gateway.TenantHeader, nil
+		many("ca-cert-paths", sglang, (*foreign).authorities),
+		one("client-cert-path", sglang, filePath("worker_defaults.tls.cert_file", func(c *Config) *string { return &c.WorkerDefaults.TLS.CertFile })),
+		one("client-key-path", sglang, filePath("worker_defaults.tls.key_file", func(c *Config) *string { return &c.WorkerDefaults.TLS.KeyFile })),
+		alone("enable-trace", sglang, func(f *foreign, _ []string) (string, error) {
+			return f.traces("localhost:4317") // the default of both routers
 		}),
+		one("otlp-traces-endpoint", sglang, func(f *foreign, values []string) (string, error) { return f.traces(strings.Join(values, "")) }),
+		alone("trust-tenant-header", smg, func(f *foreign, _ []string) (string, error) {
+			f.trusts = true
+			return f.tenantHeader([]string{"x-smg-tenant-id"}) // SMG's default
+		}),
+		one("tenant-header-name", smg, (*foreign).tenantHeader),
 		many("routing-key-headers", smg, sessionHeaders),
 		one("session-key", stack, sessionHeaders),
 	}
@@ -198,6 +212,25 @@ func unlikeFlags() (all []ForeignFlag) {
 		{"tokenizer-cache-enable-l0 tokenizer-cache-enable-l1 disable-tokenizer-autoload", sglang, NoValue, "leave it out: ids are remembered (tokens.cache_bytes)"},
 		{"tokenizer-path", sglang, OneValue, "name the folder of the model's files: --model-path DIR"},
 		{"reasoning-parser tool-call-parser chat-template backend", sglang, OneValue, "leave it out: the engine parses and renders; give these flags to the engine"},
+		{"least-load-kv-pressure-weight least-load-max-waiting-requests least-load-mean-prefill-tokens power-of-two-load-metric prefix-hash-balance-abs-threshold " +
+			"overlap-decay selection-temperature selection-accounting-ttl-ms cache-boundaries cache-index cache-ttl-secs kv-index worker-warmup-secs " +
+			"worker-warmup-share worker-warmup-blocks worker-warmup-thin-ratio worker-warmup-divert-every", smg, OneValue,
+			"leave it out: no policy here has this parameter (docs/policies.md)"},
+		{"routing-key-override sticky-sessions", smg, NoValue, "--policy session_affinity keeps conversations together; the cache-aware policies do so by the cache"},
+		{"worker-overload-protection disable-worker-overload-protection", smg, NoValue, "set queue.order, and queue.max_waiting or queue.max_kv_used, in the file"},
+		{"worker-stall-secs worker-wedge-secs worker-stale-secs worker-startup-delay", smg, OneValue, "leave it out: health.interval, health.timeout and health.misses say when a worker counts as dead"},
+		{"remove-unhealthy-workers worker-auto-recovery", smg, NoValue, "leave it out: an unhealthy worker gets no requests, and comes back when it answers"},
+		{"disable-load-monitoring dp-minimum-tokens-scheduler", smg, NoValue, "leave it out: the router counts its own requests for each rank, and reads the engines' load reports (reports)"},
+		{"load-monitor-interval", smg, OneValue, "set reports.interval in the file"},
+		{"upstream-http2", smg, NoValue, "set worker_defaults.protocol: http2 in the file"},
+		{"max-buffered-request-bytes multimodal-max-inflight-bytes", smg, OneValue, "set body.max_bytes in the file"},
+		{"sse-keepalive-secs health-check-port jemalloc-prof-dir", smg, OneValue, "leave it out: /health and /readiness are at the address for clients, and the router sends no bytes of its own into streams"},
+		{"model parser", smg, OneValue, "leave it out: the router asks the engines for their models, and the engine parses answers; --model-path DIR names a model's files"},
+		{"multimodal-tensor-transport multimodal-shm-min-bytes mm-processing mm-pixel-cache-mb rdma-listen-ip rdma-slot-ttl-s", smg, OneValue,
+			"leave it out: the engine loads media"},
+		{"mm-pixel-rdma mm-allow-private-media-hosts log-mm-timing", smg, NoValue, "leave it out: the engine loads media"},
+		{"job-queue-capacity job-queue-concurrency discovery-check-interval-secs rl-control-timeout-secs rl-fanout-concurrency " +
+			"priority-scheduler-tenant-metric-top-n", smg, OneValue, "leave it out: the bound is fixed here"},
 		{"router-replica-sync", dynamo, NoValue, "leave it out: each router reads all events, and the engines' load reports (reports)"},
 		{"router-session-affinity-ttl-secs", dynamo, OneValue, "--policy session_affinity:ttl=TIME keeps sessions together"},
 		{"router-queue-threshold router-queue-policy busy-threshold active-decode-blocks-threshold active-prefill-tokens-threshold", dynamo, OneValue,
@@ -225,19 +258,34 @@ func refusedFlags() (all []ForeignFlag) {
 		{"prefill decode encode prefill-selector decode-selector encode-selector", others, ManyValues, "name workers that do prefill and decode: --worker URL"},
 		{"prefill-policy decode-policy encode-policy", others, OneValue, "name one policy: --policy NAME"},
 		{"vllm-discovery-address kv-connector pd-kv-events", vllm, OneValue, "name workers that do prefill and decode: --worker URL"},
-		{"service-discovery", others, NoValue, "name the workers by --worker URL or in the file; the file is read again after SIGHUP or POST /admin/reload"},
-		{"selector", others, ManyValues, "name the workers by --worker URL or in the file"},
-		{"service-discovery-port service-discovery-namespace discovery-provider discovery-file", others, OneValue, "name the workers by --worker URL or in the file"},
+		{"service-discovery", others, NoValue, sources},
+		{"selector", others, ManyValues, sources},
+		{"service-discovery-port service-discovery-namespace discovery-provider discovery-file", others, OneValue, sources},
 		{"discovery-backend request-plane event-plane namespace namespace-prefix", dynamo, OneValue, "name the engines' own HTTP addresses: --worker URL"},
 		{"use-remote-indexer serve-indexer decode-fallback admission-control load-aware", dynamo, NoValue, "leave the flag out: each router has an index of its own"},
 		{"router-policy-config router-prefill-policy router-decode-policy", dynamo, OneValue, "describe policies in the file (docs/policies.md)"},
-		{"client-cert-path client-key-path", sglang, OneValue, "describe the certificate for the workers in the file (docs/configure.md)"},
-		{"ca-cert-paths", sglang, ManyValues, "set the CA in the file (docs/configure.md)"},
-		{"tenant-api-key jwt-issuer jwt-audience jwt-jwks-uri tenant-rate-limit-config priority-scheduler-config", sglang, OneValue, "describe tenants in the file (docs/tenants.md)"},
+		{"tenant-api-key tenant-rate-limit-config priority-scheduler-config", sglang, OneValue, "describe tenants in the file (docs/tenants.md)"},
+		{"jwt-issuer jwt-audience jwt-jwks-uri", sglang, OneValue, "operators have one key: admin.key_file; the section jwt of the file is for clients (docs/tenants.md)"},
 		{"control-plane-api-keys jwt-role-mapping", sglang, ManyValues, "set admin.key_file, or the variable " + EnvAdminKey},
-		{"enable-trace", sglang, NoValue, "set the receiver of traces in the file (docs/configure.md)"},
-		{"otlp-traces-endpoint", sglang, OneValue, "set the receiver of traces in the file (docs/configure.md)"},
-		{"mcp-config-path history-backend", sglang, OneValue, "run tools and keep histories in the application: the router passes bodies on unchanged"},
+		{"mcp-config-path history-backend", sglang, OneValue, noHistory},
+		{"mm-allowed-media-domains", smg, OneValue, "let the engine restrict the addresses of media (vLLM: --allowed-media-domains)"},
+		{"mm-per-request-image-limit max-background-responses", smg, OneValue, "set this limit at the engine"},
+		{"tenant-rate-limit-enabled priority-scheduler-enabled", smg, NoValue, "describe tenants in the file (docs/tenants.md)"},
+		{"priority-scheduler-default-max-class", smg, OneValue, "describe tenants in the file (docs/tenants.md)"},
+		{"control-plane-audit-enabled", sglang, NoValue, "leave the flag out"},
+		{"model-id-from kv-connector-annotation kv-engine-id-annotation", smg, OneValue, sources},
+		{"router-selector mesh-peer-urls", smg, ManyValues, "leave the flag out: replicas need no connection, because all of them read the engines' events"},
+		{"mesh-server-name mesh-host mesh-advertise-host mesh-port mesh-tls-ca-cert mesh-tls-cert mesh-tls-key", smg, OneValue,
+			"leave the flag out: replicas need no connection, because all of them read the engines' events"},
+		{"prefill-max-inflight-requests-per-worker prefill-queue-size prefill-queue-timeout-secs pd-admission-wait-secs zmq-engine-count", smg, OneValue,
+			"name workers that do prefill and decode: --worker URL"},
+		{"oracle-wallet-path oracle-tns-alias oracle-connect-descriptor oracle-username oracle-password oracle-pool-min oracle-pool-max oracle-pool-timeout-secs " +
+			"postgres-db-url postgres-pool-max redis-url redis-pool-max redis-retention-days", sglang, OneValue, noHistory},
+		{"postgres-op-timeout-secs redis-op-timeout-secs schema-config storage-hook-wasm-path history-memory-max-responses history-memory-max-items " +
+			"history-memory-retention-secs", smg, OneValue, noHistory},
+		{"oracle-external-auth", smg, NoValue, noHistory},
+		{"storage-context-headers", smg, ManyValues, noHistory},
+		{"wasm-middleware-route wasm-middleware-sha256", vllm, OneValue, "leave the flag out, and change requests in a proxy in front"},
 		{"enable-wasm enable-mesh enable-rl worker-overload-shed", smg, NoValue, "leave the flag out"},
 		{"wasm-middleware program-scheduling-config-json", vllm, OneValue, "leave the flag out, and change requests in a proxy in front"},
 		{"enable-program-scheduling", vllm, NoValue, "leave the flag out"},

@@ -2,6 +2,7 @@ package config
 
 import (
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -45,7 +46,13 @@ var honoured = map[string]struct{ value, setting string }{
 	"tls-cert-path":                        {"/cert.pem", "tls.cert_file: /cert.pem"},
 	"tls-key-path":                         {"/key.pem", "tls.key_file: /key.pem"},
 	"log-json":                             {"", "telemetry.log_format: json"},
-	"tenant-header-name":                   {"x-tenant", "gateway.tenant_header: x-tenant"},
+	"ca-cert-paths":                        {"/ca.pem", "worker_defaults.tls.ca_file: /ca.pem"},
+	"client-cert-path":                     {"/cert.pem", "worker_defaults.tls.cert_file: /cert.pem"},
+	"client-key-path":                      {"/key.pem", "worker_defaults.tls.key_file: /key.pem"},
+	"enable-trace":                         {"", `telemetry.traces: {endpoint: "http://localhost:4317", protocol: grpc}`},
+	"otlp-traces-endpoint":                 {"otel:4317", `telemetry.traces: {endpoint: "http://otel:4317", protocol: grpc}`},
+	"trust-tenant-header":                  {"", "gateway.tenant_header: x-smg-tenant-id"},
+	"tenant-header-name":                   {"x-tenant", "none, as in SMG: the header counts with --trust-tenant-header"},
 	"routing-key-headers":                  {"x-a x-b", "gateway.session_headers: x-a, x-b"},
 	"session-key":                          {"x-user", "gateway.session_headers: x-user"},
 	"routing-logic":                        {"prefixaware", "policy: cache_aware"},
@@ -129,13 +136,13 @@ func TestEachForeignFlagIsHonouredOrExplained(t *testing.T) {
 		if mapped[0].Setting != want.setting || mapped[0].Advice != row.Advice {
 			t.Errorf("--%s %q became %q (%s), want %q (%s)", row.Name, values, mapped[0].Setting, mapped[0].Advice, want.setting, row.Advice)
 		}
-		if changed := !reflect.DeepEqual(c, before); changed != has && row.Name != "health-check-endpoint" {
+		if changed := !reflect.DeepEqual(c, before); changed != has && row.Name != "health-check-endpoint" && row.Name != "tenant-header-name" {
 			t.Errorf("--%s %q: the configuration changed: %v", row.Name, values, changed)
 		}
 		if row.Name == "prometheus-host" { // an address that others reach needs a key
 			c.Admin.Key = "long enough"
 		}
-		c.TLS = before.TLS // one file alone is not valid
+		c.TLS, c.WorkerDefaults.TLS = before.TLS, before.WorkerDefaults.TLS // one file alone is not valid
 		var found problems
 		c.validate(&found)
 		if len(found) > 0 {
@@ -204,6 +211,41 @@ func TestAForeignKeyClosesTheGateway(t *testing.T) {
 	}
 }
 
+func TestForeignFlagsThatBelongTogether(t *testing.T) {
+	c := withWorkers()
+	_, err := ApplyForeign(&c, []GivenFlag{{"otlp-traces-endpoint", []string{"otel:4317"}}, {"enable-trace", nil},
+		{"tenant-header-name", []string{"x-who"}}, {"trust-tenant-header", nil}, {"retry-max-retries", []string{"0"}}})
+	if err != nil || c.Telemetry.Traces.Endpoint != "http://otel:4317" || c.Gateway.TenantHeader != "x-who" || c.Gateway.Attempts != 1 {
+		t.Errorf("%+v, %q, %d attempts, %v", c.Telemetry.Traces, c.Gateway.TenantHeader, c.Gateway.Attempts, err)
+	}
+	if _, err := ApplyForeign(&c, []GivenFlag{{"ca-cert-paths", []string{"a.pem", "b.pem"}}}); err == nil {
+		t.Error("two files became one setting")
+	}
+}
+
+// The files have the flags of the routers' router_args.py.
+func TestEveryFlagOfTheRoutersIsKnown(t *testing.T) {
+	known := map[string]bool{"policy": true, "log-level": true, "model-path": true} // flags of serve
+	for _, row := range ForeignFlags() {
+		known[row.Name] = true
+	}
+	files, err := filepath.Glob("testdata/foreign/*.txt")
+	if err != nil || len(files) != 3 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name := range strings.FieldsSeq(string(text)) {
+			if !known[name] {
+				t.Errorf("%s: --%s is not in the table", file, name)
+			}
+		}
+	}
+}
+
 // No line repeats a key.
 func TestForeignKeysAreNotRepeated(t *testing.T) {
 	for _, row := range ForeignFlags() {
@@ -213,7 +255,7 @@ func TestForeignKeysAreNotRepeated(t *testing.T) {
 		c := withWorkers()
 		mapped, err := ApplyForeign(&c, []GivenFlag{{row.Name, []string{"sk-very-secret"}}})
 		for _, m := range mapped {
-			if strings.Contains(m.Flag+m.Setting, "sk-very-secret") && row.Name != "session-key" && row.Name != "routing-key-headers" && row.Name != "tls-key-path" {
+			if strings.Contains(m.Flag+m.Setting, "sk-very-secret") && row.Name != "session-key" && row.Name != "routing-key-headers" && row.Name != "tls-key-path" && row.Name != "client-key-path" {
 				t.Errorf("--%s: %+v", row.Name, m)
 			}
 		}
