@@ -33,9 +33,26 @@ func (x *exchange) beginTrace(to *route) {
 	x.span.Text("http.request.method", x.r.Method)
 	x.span.Text("http.route", to.path)
 	x.span.Text("url.path", shortened(x.r.URL.Path))
-	x.span.Text("network.protocol.version", strconv.Itoa(x.r.ProtoMajor)+"."+strconv.Itoa(x.r.ProtoMinor))
+	x.span.Text("url.scheme", scheme(x.r))
+	x.span.Text("network.protocol.version", protocolVersion(x.r))
 	x.span.Text("user_agent.original", shortened(x.r.UserAgent()))
 	x.span.Text("warmpath.request_id", x.rec.RequestID)
+}
+
+// scheme returns the scheme of a request's URL: the router's own connection decides.
+func scheme(r *http.Request) string {
+	if r.TLS != nil {
+		return "https"
+	}
+	return "http"
+}
+
+// protocolVersion returns the version of HTTP as the conventions write it: 1.1 or 2.
+func protocolVersion(r *http.Request) string {
+	if r.ProtoMajor >= 2 {
+		return strconv.Itoa(r.ProtoMajor)
+	}
+	return strconv.Itoa(r.ProtoMajor) + "." + strconv.Itoa(r.ProtoMinor)
 }
 
 // endTrace ends the request's span.

@@ -164,6 +164,33 @@ func TestAFailedAttemptHasASpan(t *testing.T) {
 	}
 }
 
+// OpenTelemetry's conventions require url.scheme, and write the version of HTTP/2 as 2.
+func TestTheRequestsSpanHasItsProtocol(t *testing.T) {
+	var spans collector
+	change, end := traced(t, &spans, 1)
+	f := serve(t, func(s *settings) { s.gateway.HTTP2 = true; change(s) }, worker(t, plain))
+	f.post(t, chat)
+	client := clear2()
+	resp, err := client.Post(f.url+"/v1/chat/completions", "application/json", strings.NewReader(chat))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	client.CloseIdleConnections()
+	f.last(t, 2)
+	if err := f.stop(); err != nil {
+		t.Fatal(err)
+	}
+	end()
+	for key, values := range map[string][]string{"url.scheme": {"http"}, "network.protocol.version": {"1.1", "2"}} {
+		for _, v := range values {
+			if n := byte(len(v)); !spans.has(key + "\x12" + string([]byte{n + 2, '\n', n}) + v) { // a text in OTLP
+				t.Errorf("no span has %s %s", key, v)
+			}
+		}
+	}
+}
+
 // A collector that does not answer delays no request, and the end of the process by two seconds.
 func TestACollectorThatHangsDelaysNoRequest(t *testing.T) {
 	release := make(chan struct{})

@@ -93,7 +93,7 @@ func checkSpans(t *testing.T, spans map[string]span, trace, caller, protocol, wo
 	t.Helper()
 	root := spans["POST /v1/chat/completions"]
 	if root.Parent != caller || root.Kind != spanServer || root.Service != "warmpath" || root.Attributes["http.response.status_code"] != 200.0 ||
-		root.Attributes["http.route"] != "/v1/chat/completions" || root.Attributes["warmpath.worker"] != worker {
+		root.Attributes["http.route"] != "/v1/chat/completions" || root.Attributes["url.scheme"] != "http" || root.Attributes["network.protocol.version"] != "1.1" || root.Attributes["warmpath.worker"] != worker {
 		t.Errorf("the request's span: %+v", root)
 	}
 	for name, kind := range map[string]int{"tokenize": spanInternal, "decide": spanInternal, "chat": spanClient} {
