@@ -284,6 +284,35 @@ func TestATenantUsesNoAdapterOfOthersBesideItsModel(t *testing.T) {
 	}
 }
 
+func TestATenantsModelsHoldAtEveryEndpoint(t *testing.T) {
+	_, change := withTenants(tenant.Config{Name: "a", KeysSHA256: hashed("key-a"), Models: []string{"m*"}})
+	f := serve(t, func(s *settings) {
+		s.facts.Models = []fleet.Model{{ID: "m"}, {ID: "other"}}
+		change(s)
+	}, worker(t, func(_ http.ResponseWriter, r *http.Request) { t.Error("the worker was asked at", r.URL.Path) }))
+	for _, path := range gateway.WorkerPaths() {
+		if path == "/v1/responses/" { // by id: only the tenant's own responses are found
+			continue
+		}
+		if strings.HasSuffix(path, "/") {
+			path += "more"
+		}
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, f.url+path, strings.NewReader(`{"model":"other","messages":[],"prompt":"p","input":"i"}`))
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("X-Api-Key", "key-a")
+		resp, err := f.client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusNotFound || !strings.Contains(string(text), "this API key may not use it") {
+			t.Errorf("%s: %d %s", path, resp.StatusCode, text)
+		}
+		checkErrorShape(t, path, string(text))
+	}
+}
+
 func TestARequestWithoutAModelGetsTheTenantsDefault(t *testing.T) {
 	bodies := make(chan string, 4)
 	_, change := withTenants(tenant.Config{Name: "a", KeysSHA256: hashed("key-a"), Models: []string{"m"}, DefaultModel: "m"}, tenant.Config{Name: "b", KeysSHA256: hashed("key-b"), Models: []string{"x"}})
