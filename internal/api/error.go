@@ -223,7 +223,13 @@ func KeyUnknown() *Error {
 // TokenInvalid returns the error for a token that is not valid (401).
 func TokenInvalid() *Error {
 	return &Error{Status: http.StatusUnauthorized, Type: typeInvalid, Code: "invalid_token",
-		Message: "the token is not valid here: its time is over, or its signature, issuer or audience is another; get a new one"}
+		Message: "the token is not valid here: its time (exp) is over or missing, or its signature, issuer or audience is another; get a new one"}
+}
+
+// TokenUnnamed returns the error for a token that has no text in the claim that names the tenant (401).
+func TokenUnnamed(claim string) *Error {
+	return &Error{Status: http.StatusUnauthorized, Type: typeInvalid, Code: "unknown_tenant",
+		Message: "the token names no tenant: its claim " + Quoted(claim) + " is missing or is no text; get a token with it, or have the operator correct jwt.tenant_claim"}
 }
 
 // TokenOfNobody returns the error for a valid token of a tenant that is not configured (401).

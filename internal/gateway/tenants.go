@@ -75,6 +75,8 @@ func (g *Gateway) tenantOfToken(token string) (*tenant.Tenant, error) {
 		return nil, api.KeyUnknown()
 	case errors.Is(err, tenant.ErrNoKeys):
 		return nil, api.IssuerAbsent(err)
+	case errors.Is(err, tenant.ErrNoClaim):
+		return nil, api.TokenUnnamed(g.Issuer.Claim())
 	case err != nil:
 		return nil, api.TokenInvalid()
 	}

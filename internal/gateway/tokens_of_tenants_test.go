@@ -77,6 +77,7 @@ func TestATokenOfTheIssuerNamesTheTenant(t *testing.T) {
 	check(good, 200, "")
 	check(token("named"), 200, "")
 	check(token("stranger"), 401, "unknown_tenant")
+	check(token(""), 401, `its claim \"org\" is missing or is no text`)
 	check(good[:len(good)-8]+"AAAAAAAA", 401, "invalid_token")
 	check("sk-unknown", 401, "invalid_api_key")
 	if rec := f.last(t, 3); rec.Tenant != "named" {

@@ -115,7 +115,12 @@ var (
 	ErrNoKeys = errors.New("the issuer's keys are not known yet")
 	// ErrInvalidToken says that a token is not valid: its signature, its time, its issuer or its audience.
 	ErrInvalidToken = errors.New("the token is not valid")
+	// ErrNoClaim says that a token of the issuer, with a good signature, has no text in the claim that names the tenant.
+	ErrNoClaim = errors.New("the token names no tenant")
 )
+
+// Claim returns the name of the claim that names the tenant.
+func (t *Issuer) Claim() string { return t.cfg.TenantClaim }
 
 // Tenant returns the name of the tenant in a token that is valid now. A token that is not signed with a known key costs
 // less than a lookup of its key: its signature is not checked, and the issuer is not asked more often than every 30 s.
@@ -167,9 +172,12 @@ func (t *Issuer) verify(token string, keys *jose.JSONWebKeySet) (v verified, err
 		if parsed.Claims(k.Key, &claims, &all) != nil {
 			continue
 		}
-		name, _ := all[t.cfg.TenantClaim].(string)
-		if name == "" || claims.Expiry == nil || claims.Issuer != t.cfg.Issuer || !claims.Audience.Contains(t.cfg.Audience) {
+		if claims.Expiry == nil || claims.Issuer != t.cfg.Issuer || !claims.Audience.Contains(t.cfg.Audience) {
 			return v, ErrInvalidToken
+		}
+		name, _ := all[t.cfg.TenantClaim].(string)
+		if name == "" {
+			return v, ErrNoClaim
 		}
 		v = verified{tenant: name, until: claims.Expiry.Time(), key: keys}
 		if claims.NotBefore != nil {

@@ -135,7 +135,11 @@ func TestATokenNamesItsTenantOnlyIfAllOfItIsValid(t *testing.T) {
 		"an API key":                      "sk-abc",
 		"a very long token":               good + strings.Repeat("A", maxToken),
 	} {
-		if got, err := tokens.Tenant(token, now); err == nil {
+		got, err := tokens.Tenant(token, now)
+		if unnamed := strings.Contains(name, " tenant"); errors.Is(err, ErrNoClaim) != unnamed {
+			t.Errorf("%s: %v; the claim is at fault: %t", name, err, unnamed)
+		}
+		if err == nil {
 			t.Errorf("%s: the tenant is %q", name, got)
 		}
 	}
