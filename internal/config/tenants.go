@@ -25,6 +25,7 @@ func (c *Config) readTenants(found *problems) {
 			for _, e := range parts(err) {
 				found.add("tenants_file", e)
 			}
+			list = nil // so that no problem is reported a second time
 		case len(list) == 0:
 			found.add("tenants_file", fmt.Errorf("%s has no tenants, so the gateway would be open to all; to open it remove tenants_file", c.TenantsFile))
 		}
@@ -49,7 +50,8 @@ func (c *Config) validateTenants(found *problems) {
 		}
 		return "tenants_file"
 	}
-	// The reader of tenants_file has checked its own entries. Here they can only repeat a name or a key of the list.
+	// The reader of tenants_file has checked its own entries, and a file with an error has none here. Here they can only
+	// repeat a name or a key of the list.
 	for _, e := range tenant.Validate(c.AllTenants, where) {
 		path, problem, ok := strings.Cut(e.Error(), ": ")
 		if !ok {

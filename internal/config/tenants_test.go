@@ -44,6 +44,7 @@ func TestEachMistakeInTenantsIsReportedAtItsPlaceWithoutAKey(t *testing.T) {
 		return filepath.Join(dir, name)
 	}
 	empty, secret := write("empty", "\n"), write("salt", "too short")
+	wrong := write("wrong", `{"name": "a", "keys_sha256": ["sk-very-secret"]}`)
 	repeated := write("repeated", `{"name": "a", "keys_sha256": ["`+strings.Repeat("ab", 32)+`"]}`)
 	entry := "{name: a, keys_sha256: [" + digestOfTest + "]"
 	for text, want := range map[string]string{
@@ -58,13 +59,14 @@ func TestEachMistakeInTenantsIsReportedAtItsPlaceWithoutAKey(t *testing.T) {
 		"tenants: [" + entry + "}, " + entry + "}]":                                   "tenants[1].name: \"a\" is also the name of tenants[0]",
 		"tenants: [" + entry + ", cache_salt: own}]":                                  "tenants[0].cache_salt: own needs a secret",
 		"tenants: [" + entry + ", cache_salt: own}]\ntenant_salt_key_file: " + secret: "own needs a secret of at least 32 bytes",
+		"tenants_file: " + wrong:                                                      "not a SHA-256 digest",
 		"tenants_file: " + empty:                                                      "has no tenants",
 		"tenants_file: " + dir + "/missing":                                           "no such file",
 		"tenants: [" + entry + "}]\ntenants_file: " + repeated:                        "tenants_file.name: \"a\" is also the name of tenants[0]",
 	} {
 		_, err := filled(t, text)
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s:\n%v\nwant %s", text, err, want)
+		if err == nil || strings.Count(err.Error(), want) != 1 {
+			t.Errorf("%s:\n%v\nwant %s, once", text, err, want)
 		}
 		if err != nil && strings.Contains(err.Error(), "very-secret") {
 			t.Errorf("%s: the error shows a key: %v", text, err)
