@@ -25,6 +25,8 @@ type Report struct {
 	Guessed bool
 	// CachingOff means that the worker reported that its prefix cache is off.
 	CachingOff bool
+	// EventsProblem says why the endpoint of the events cannot be used, and what to write; "" if it can.
+	EventsProblem string
 	// Notes say which facts are unknown or assumed, and which questions were tried.
 	Notes []string
 }
@@ -248,6 +250,9 @@ func (p *probe) resolve(what, raw string, offset int) string {
 	}
 	if err != nil {
 		p.note("%s endpoint is not usable: %v", what, err)
+		if what == "events" {
+			p.EventsProblem = err.Error()
+		}
 		return ""
 	}
 	return e.String()

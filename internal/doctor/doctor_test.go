@@ -129,6 +129,7 @@ func TestEachFaultIsFound(t *testing.T) {
 			want: []string{"event_stream error"}, fix: "open the port"},
 		{name: "an old engine that does not report its endpoint", mock: func(c *mockengine.Config) { c.HideEventSources = true },
 			set: func(o *Options) { o.Listen = 200 * time.Millisecond }, want: []string{"event_stream error"}, fix: "events=tcp://*:PORT"},
+		{name: "a reported endpoint that cannot be used", edit: []string{"tcp://127.0.0.1:", "udp://127.0.0.1:"}, want: []string{"events error"}, fix: "with a host: --worker URL,events="},
 		{name: "a wrong topic", target: discovery.Target{Topic: "other"}, set: func(o *Options) { o.Listen = 200 * time.Millisecond },
 			want: []string{"event_stream error"}, fix: "topic"},
 		{name: "no replay socket", mock: func(c *mockengine.Config) { c.Replay = "" }, want: []string{"replay warning"}, fix: "replay_endpoint"},

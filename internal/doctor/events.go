@@ -38,6 +38,9 @@ func (e *exam) judgeStreams(s *streams, p *plan, answered bool) {
 		case e.target.Events == discovery.None:
 			e.find("events", Note, "the settings of the worker say events=none", "KV events, with which the router knows the cache exactly",
 				"remove events=none, and "+eventsFix(e.report.Facts.Engine))
+		case e.report.EventsProblem != "":
+			e.find("events", Error, "the engine publishes KV events, but the router cannot use their endpoint: "+e.report.EventsProblem,
+				"KV events, with which the router knows the cache exactly", "give the endpoints, with a host: --worker URL,events=tcp://HOST:PORT,replay=tcp://HOST:PORT")
 		default:
 			e.find("events", Error, "the engine publishes no KV events", "KV events, with which the router knows the cache exactly",
 				eventsFix(e.report.Facts.Engine)+"; without events the router only guesses what is cached")
