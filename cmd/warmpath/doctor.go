@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -44,7 +46,7 @@ in the command line. Notes are no problems. docs/troubleshooting.md explains eac
 	}
 	flags := c.Flags()
 	flags.StringArrayVar(&f.workers, "worker", nil, "`URL` of an engine, with options as for serve; repeatable")
-	flags.StringVar(&f.file, "config", "", "`FILE` of the router, whose workers are examined")
+	flags.StringVar(&f.file, "config", "", "`FILE` of the router, whose workers are examined, with those of workers_file and workers_dns")
 	flags.StringArrayVar(&f.modelPaths, "model-path", nil, "`[NAME=]DIR` with a model's tokenizer and chat template, to compare with the engine; repeatable")
 	flags.BoolVar(&f.noFiles, "no-files", false, "do not look for models' files, and do not compare ids made from them")
 	flags.StringArrayVar(&f.seeds, "seed", nil, "`TEXT` of PYTHONHASHSEED to try for the engine's block hashes, in addition to the usual ones; repeatable")
@@ -55,7 +57,7 @@ in the command line. Notes are no problems. docs/troubleshooting.md explains eac
 }
 
 // options reads the flags and the file.
-func (f *doctorFlags) options() (doctor.Options, error) {
+func (f *doctorFlags) options(ctx context.Context) (doctor.Options, error) {
 	cfg := config.Default()
 	if f.file != "" {
 		read, err := config.Load(f.file, nil)
@@ -64,13 +66,17 @@ func (f *doctorFlags) options() (doctor.Options, error) {
 		}
 		cfg = *read
 	}
-	o := doctor.Options{Targets: cfg.Workers, Models: cfg.Models, Cache: config.Hub(cfg.Hub).Cache, FilesOff: f.noFiles, Seeds: f.seeds,
+	o := doctor.Options{Targets: slices.Concat(cfg.Workers, cfg.FileWorkers), Models: cfg.Models, Cache: config.Hub(cfg.Hub).Cache, FilesOff: f.noFiles, Seeds: f.seeds,
 		Listen: f.listen, Prompt: f.prompt, BlockSize: cfg.Routing.BlockSize, BlockSizes: cfg.Routing.BlockSizes}
 	if f.listen <= 0 || f.prompt <= 0 {
 		return o, usageError{errors.New("--listen-time and --prompt-time must be longer than 0")}
 	}
 	if len(f.workers) > 0 {
 		o.Targets = nil
+	} else if found, err := cfg.WorkersDNS.Lookup(ctx, nil); err != nil {
+		return o, fmt.Errorf("ask DNS for the names of workers_dns: %w; correct the names, or name the workers with --worker URL", err)
+	} else {
+		o.Targets = append(o.Targets, found...)
 	}
 	for _, w := range f.workers {
 		t, err := discovery.ParseTarget(w)
@@ -78,6 +84,9 @@ func (f *doctorFlags) options() (doctor.Options, error) {
 			return o, usageError{err}
 		}
 		o.Targets = append(o.Targets, t)
+	}
+	if len(o.Targets) == 0 && f.file != "" {
+		return o, usageError{fmt.Errorf("there is no worker to examine, because %s has none: add workers to it, or name them with --worker URL", f.file)}
 	}
 	if len(o.Targets) == 0 {
 		return o, usageError{errors.New("there is no worker to examine: name it with --worker URL, or give --config FILE with workers")}
@@ -99,7 +108,7 @@ func (f *doctorFlags) options() (doctor.Options, error) {
 }
 
 func examine(c *cobra.Command, f *doctorFlags) error {
-	o, err := f.options()
+	o, err := f.options(c.Context())
 	if err != nil {
 		return err
 	}

@@ -31,14 +31,24 @@ func aMock(t *testing.T, cfg mockengine.Config) string {
 	return s.URL()
 }
 
+// aFile writes a file into a folder of its own, and returns its path.
+func aFile(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 func TestDoctorsExitCodeSaysWhetherThereIsAProblem(t *testing.T) {
 	healthy := aMock(t, mockengine.DefaultConfig())
 	silent := mockengine.DefaultConfig()
 	silent.Events, silent.Replay = "", ""
-	file := filepath.Join(t.TempDir(), "warmpath.yaml")
-	if err := os.WriteFile(file, []byte("workers: [{url: "+aMock(t, silent)+"}]\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	file := aFile(t, "warmpath.yaml", "workers: [{url: "+aMock(t, silent)+"}]\n")
+	sources := aFile(t, "sources.yaml", "workers_file: "+aFile(t, "list.yaml", "workers: [{url: "+healthy+"}]\n")+
+		"\nworkers_dns: {names: [{url: "+strings.Replace(aMock(t, silent), "127.0.0.1", "localhost", 1)+"}]}\n")
+	empty := aFile(t, "empty.yaml", "workers: []\n")
 	for _, test := range []struct {
 		args []string
 		code int
@@ -47,6 +57,8 @@ func TestDoctorsExitCodeSaysWhetherThereIsAProblem(t *testing.T) {
 		{[]string{"--worker", healthy, "--no-files"}, 0, "No problem found."},
 		{[]string{"--worker", healthy}, 0, "NOTE     token_files"},
 		{[]string{"--config", file}, 1, "ERROR    events"},
+		{[]string{"--config", sources, "--no-files"}, 1, "all 2 workers"},
+		{[]string{"--config", empty}, 2, "empty.yaml has none: add workers to it"},
 		{[]string{"--config", file, "--worker", healthy}, 0, "No problem found."},
 		{[]string{"--worker", "http://127.0.0.1:1"}, 1, "ERROR    reachable"},
 		{nil, 2, "name it with --worker URL"},

@@ -144,6 +144,22 @@ func (d *DNS) look(ctx context.Context) {
 	apply()
 }
 
+// Lookup asks about each name of c once, and returns the workers of all answers. A nil resolver means the machine's.
+// The error joins those of the names that have no answer.
+func (c DNSConfig) Lookup(ctx context.Context, resolver *net.Resolver) (all []Target, err error) {
+	d := NewDNS(c, nil, resolver, slog.New(slog.DiscardHandler))
+	for _, t := range c.Names {
+		found, failed := d.resolve(ctx, t)
+		err = errors.Join(err, failed)
+		for _, w := range found {
+			if index(all, w.URL) < 0 {
+				all = append(all, w)
+			}
+		}
+	}
+	return all, err
+}
+
 // resolve returns the workers of a name, in the order of their URLs. Without an answer it returns an error. If a name
 // has IPv4 addresses, its IPv6 addresses do not count: they are usually those of the same machines.
 func (d *DNS) resolve(ctx context.Context, t Target) (found []Target, err error) {
