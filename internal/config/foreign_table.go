@@ -235,8 +235,9 @@ func unlikeFlags() (all []ForeignFlag) {
 		{"router-session-affinity-ttl-secs", dynamo, OneValue, "--policy session_affinity:ttl=TIME keeps sessions together"},
 		{"router-queue-threshold router-queue-policy busy-threshold active-decode-blocks-threshold active-prefill-tokens-threshold", dynamo, OneValue,
 			"set queue.order, and queue.max_backlog or queue.max_kv_used, in the file"},
-		{"router-event-threads router-predicted-ttl-secs router-min-initial-workers", dynamo, OneValue, "leave it out: routing.speculative_ttl says how long a sent prompt is expected in a cache"},
-		{"migration-limit migration-max-seq-len", dynamo, OneValue, "the recovery of streams is a setting of the gateway (docs/configure.md)"},
+		{"router-predicted-ttl-secs", dynamo, OneValue, "leave it out: routing.speculative_ttl says how long a sent prompt is expected in a cache"},
+		{"router-event-threads router-min-initial-workers", dynamo, OneValue, "leave it out: events need no threads of their own, and the router starts without workers"},
+		{"migration-limit migration-max-seq-len", dynamo, OneValue, "gateway.stream_recovery says which streams continue at another worker (docs/operate.md)"},
 		{"router-assume-kv-reuse", dynamo, NoValue, "leave it out: requests under way that share a prefix are counted once"},
 	} {
 		for name := range strings.FieldsSeq(row.names) {
@@ -289,7 +290,8 @@ func refusedFlags() (all []ForeignFlag) {
 		{"enable-wasm enable-mesh enable-rl worker-overload-shed", smg, NoValue, "leave the flag out"},
 		{"wasm-middleware program-scheduling-config-json", vllm, OneValue, "leave the flag out, and change requests in a proxy in front"},
 		{"enable-program-scheduling", vllm, NoValue, "leave the flag out"},
-		{"model-alias selection-policy", smg, OneValue, "describe it in the file (docs/configure.md)"},
+		{"model-alias", smg, OneValue, "set model_aliases in the file (docs/configure.md)"},
+		{"selection-policy", smg, OneValue, "set policies and model_policies in the file (docs/configure.md)"},
 	} {
 		for name := range strings.FieldsSeq(row.names) {
 			all = append(all, ForeignFlag{Name: name, Of: row.of, Form: row.form, Advice: row.advice, Refused: true})
