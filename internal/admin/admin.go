@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -205,6 +206,14 @@ func wrongMethod(methods []string) http.HandlerFunc {
 }
 
 func unknown(w http.ResponseWriter, r *http.Request) {
+	switch path := r.URL.Path; {
+	case path == "/add_worker" || path == "/remove_worker" || path == "/list_workers":
+		problem(w, http.StatusNotFound, fmt.Errorf("there is no %s here: set admin.peer_paths to true in the file, or use GET, POST and DELETE /admin/workers", path))
+		return
+	case strings.HasPrefix(path, "/v1/"):
+		problem(w, http.StatusNotFound, fmt.Errorf("there is no %s here: this is the operators' listener; the clients' listener is at another port (--listen of serve, 8080 by default)", api.Bounded(path)))
+		return
+	}
 	problem(w, http.StatusNotFound, fmt.Errorf("there is no %s %s here; try GET /metrics, GET /health, GET /readiness, GET /openapi.json, GET, POST, PATCH or DELETE /admin/workers, GET /admin/decisions, "+
 		"GET /admin/queue, GET /admin/tenants, POST /admin/explain, POST /admin/reload, POST /flush_cache, POST /sleep, POST /wake_up or GET /is_sleeping", api.Bounded(r.Method), api.Bounded(r.URL.Path)))
 }
@@ -449,14 +458,17 @@ func (a *Admin) reload(w http.ResponseWriter, r *http.Request) {
 }
 
 func answer(w http.ResponseWriter, status int, v any) {
-	body, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
+	var body bytes.Buffer
+	e := json.NewEncoder(&body)
+	e.SetEscapeHTML(false) // people read the answers in a shell: & and not \u0026
+	e.SetIndent("", "  ")
+	if err := e.Encode(v); err != nil {
 		problem(w, http.StatusInternalServerError, fmt.Errorf("marshal the answer: %w", err))
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, _ = w.Write(append(body, '\n')) // an error means that the client is gone
+	_, _ = w.Write(body.Bytes()) // an error means that the client is gone
 }
 
 // problem answers with the text of err. Of an *api.Error it sends the message, and not the cause.

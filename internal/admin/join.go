@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/warmpath/warmpath/internal/api"
@@ -90,6 +91,9 @@ func readBody(w http.ResponseWriter, r *http.Request, into any) error {
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxChange))
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
+		if strings.Contains(err.Error(), `"api_key_file"`) || strings.Contains(err.Error(), `"api_key_env"`) {
+			return errors.New("a request cannot name a file or a variable with a key: send the key itself in api_key")
+		}
 		return err
 	}
 	tooLarge := new(http.MaxBytesError)

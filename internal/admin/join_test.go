@@ -36,7 +36,7 @@ func TestChangesOfWorkersAreCheckedAndBounded(t *testing.T) {
 		{"POST", "", `{"url": "http://a:1/"}`, 409, "is there already"},
 		{"POST", "", `{"url": "d:1"}`, 400, "write http://d:1"},
 		{"POST", "", `{"url": "http://user:pass@d:1"}`, 400, "must not contain a user"},
-		{"POST", "", `{"url": "http://d:1", "api_key_file": "/etc/shadow"}`, 400, "unknown field"},
+		{"POST", "", `{"url": "http://d:1", "api_key_file": "/etc/shadow"}`, 400, "send the key itself in api_key;"},
 		{"POST", "", `{"url": "http://d:1", "ranks": 5000}`, 400, "ranks: 5000 is outside"},
 		{"POST", "", `{"url": "https://d:1", "tls": {"ca_file": "/none"}}`, 400, "/none"},
 		{"POST", "", `{"url": "http://d:1"} {}`, 400, "more than one value"},
@@ -114,8 +114,14 @@ func TestThePathsOfPeersAreThereWhenTheyAreAskedFor(t *testing.T) {
 	cfg.Key = "a long key"
 	without, _, _ := changeable(t, cfg)
 	key := []string{"Authorization", "Bearer a long key"}
-	if status, _ := ask(t, without, "GET", "/list_workers", "", key...); status != http.StatusNotFound {
-		t.Errorf("without the setting: %d", status)
+	if status, text := ask(t, without, "GET", "/list_workers", "", key...); status != http.StatusNotFound || !strings.Contains(text, "set admin.peer_paths to true") {
+		t.Errorf("without the setting: %d %s", status, text)
+	}
+	if status, text := ask(t, without, "GET", "/v1/models", "", key...); status != http.StatusNotFound || !strings.Contains(text, "the clients' listener is at another port") {
+		t.Errorf("a path of the clients' listener: %d %s", status, text)
+	}
+	if status, text := ask(t, without, "DELETE", "/admin/workers", "", key...); status != http.StatusBadRequest || !strings.Contains(text, "&drain=5m") {
+		t.Errorf("without a URL: %d %s", status, text)
 	}
 	cfg.PeerPaths = true
 	a, _, workers := changeable(t, cfg)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -104,9 +105,17 @@ func NoModelYet(model string, waiting, workers int) *Error {
 
 // UnknownPath returns the error for an unknown path (404).
 func UnknownPath(method, path string) *Error {
+	advice := "; try POST /v1/chat/completions, POST /v1/completions or GET /v1/models"
+	switch {
+	case path == "/metrics" || strings.HasPrefix(path, "/admin/"):
+		advice = ": it is at the operators' listener (--admin-listen of serve, 127.0.0.1:9090 by default)"
+	case path == "/add_worker" || path == "/remove_worker" || path == "/list_workers":
+		advice = ": with admin.peer_paths it is at the operators' listener (--admin-listen of serve, 127.0.0.1:9090 by default)"
+	case strings.HasPrefix(path, "/v1/v1/"):
+		advice = ": the client adds /v1 to a base URL that has it; remove one of them"
+	}
 	return &Error{Status: http.StatusNotFound, Type: typeInvalid, Code: "unknown_url",
-		Message: "there is no " + Bounded(method) + " " + Bounded(path) +
-			" here; try POST /v1/chat/completions, POST /v1/completions or GET /v1/models"}
+		Message: "there is no " + Bounded(method) + " " + Bounded(path) + " here" + advice}
 }
 
 // MethodNotAllowed returns the error for a request with the wrong method (405).

@@ -60,3 +60,12 @@ func TestWriteErrorGivesStatusAndHeader(t *testing.T) {
 		t.Errorf("status %d, body %s; want 500 without the cause", rec.Code, rec.Body)
 	}
 }
+
+func TestAnUnknownPathIsAnsweredWithTheRightPlace(t *testing.T) {
+	for path, want := range map[string]string{"/metrics": "operators' listener", "/admin/workers": "operators' listener", "/list_workers": "admin.peer_paths",
+		"/v1/v1/models": "base URL", "/chat/completions": "try POST /v1/chat/completions"} {
+		if e := UnknownPath("GET", path); !strings.Contains(e.Message, want) {
+			t.Errorf("%s: %s, want %s", path, e.Message, want)
+		}
+	}
+}
