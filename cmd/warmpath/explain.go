@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -140,11 +141,19 @@ func (f *explainFlags) ask(ctx context.Context, body []byte) ([]byte, error) {
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		return nil, fmt.Errorf("nothing listens at %s: start the router, or give its admin listener with --admin URL (the router's log names it)", f.admin)
 	}
+	var unknown x509.UnknownAuthorityError
+	if errors.As(err, &unknown) {
+		return nil, fmt.Errorf("ask %s: %w; name the file with the certificate of its authority in the variable SSL_CERT_FILE", f.admin, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("ask %s: %w", f.admin, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxExplanation))
+	// net/http's answer to a request without TLS. The connection may be reset before its text has come.
+	if resp.StatusCode == http.StatusBadRequest && resp.ProtoMinor == 0 && base.Scheme == "http" {
+		return nil, fmt.Errorf("%s speaks TLS: write --admin https://%s", f.admin, base.Host)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read the answer of %s: %w", f.admin, err)
 	}

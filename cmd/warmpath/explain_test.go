@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -119,6 +120,10 @@ func TestExplainSaysWhatToDoWhenItCannotAsk(t *testing.T) {
 	if got.URL.Query().Get("policy") != "a,b" || got.Header.Get("X-Session-ID") != "s" || got.Header.Get("Authorization") != "Bearer a-secret-key" {
 		t.Errorf("asked %s with %v", got.URL, got.Header)
 	}
+	encrypted := httptest.NewUnstartedServer(http.NotFoundHandler())
+	encrypted.Config.ErrorLog = log.New(io.Discard, "", 0)
+	encrypted.StartTLS()
+	defer encrypted.Close()
 	for _, c := range []struct {
 		status       int
 		answer, want string
@@ -134,6 +139,8 @@ func TestExplainSaysWhatToDoWhenItCannotAsk(t *testing.T) {
 		{200, ``, "no request on standard input", " \n", nil},
 		{200, ``, "http://127.0.0.1:9090", "{}", []string{"--admin", "127.0.0.1:9090"}},
 		{200, ``, "nothing listens at", "{}", []string{"--admin", refusing.URL}},
+		{200, ``, "variable SSL_CERT_FILE", "{}", []string{"--admin", encrypted.URL}},
+		{200, ``, "speaks TLS: write --admin " + encrypted.URL, "{}", []string{"--admin", strings.Replace(encrypted.URL, "https", "http", 1)}},
 		{200, ``, "NAME: VALUE", "{}", []string{"-H", "x"}},
 	} {
 		status, answer = c.status, c.answer
