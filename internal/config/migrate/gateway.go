@@ -44,12 +44,12 @@ var gatewayAdvice = map[string]string{
 	"mode.prefill_urls":   "the router sends a whole request to one worker: name workers that do prefill and decode",
 	"mode.prefill_policy": "one policy decides for the whole request", "mode.kv_events.topic_filter": "the router asks the engines for their topic",
 	"mode.kv_events.default_port": "the router asks the engines for their event endpoints; name others as events: of a worker", "admin_api_key": "set admin.key_file, or the variable " + config.EnvAdminKey,
-	"model_rules":            "give the engine a further name with --served-model-name, or describe an alias in the file (docs/configure.md)",
-	"expose_routing_headers": "gateway.headers says whether answers have the router's headers", "decision_log": "GET /admin/decisions has the last decisions",
-	"trace_config": "set the receiver of traces in the file (docs/configure.md)", "semantic_cache": "cache answers in the application or in a proxy",
+	"model_rules":            "model_aliases gives models further names (docs/configure.md)",
+	"expose_routing_headers": "gateway.headers says whether answers have the router's headers", "decision_log": "telemetry.decision_log writes decisions to a file, and GET /admin/decisions has the last ones (docs/observe.md)",
+	"trace_config": "set telemetry.traces (docs/observe.md)", "semantic_cache": "cache answers in the application or in a proxy",
 	"prompt_cache": "cache answers in the application or in a proxy", "pre_routing_hooks": "check requests in a proxy in front of the router",
 	"semantic_cluster": "give related requests the same session header", "shared_prefix_routing": "each router reads the engines' events",
-	"service_discovery": "name the workers under workers; the file is read again after SIGHUP or POST /admin/reload",
+	"service_discovery": "name a headless service of the engines' pods in workers_dns, or the workers under workers (docs/configure.md)",
 }
 
 // gateway reads a file of the family of SMG and vllm-router: the router's settings, with worker_urls and a policy.
@@ -107,14 +107,19 @@ func (c *converter) section(path string, n *config.Node) {
 func (c *converter) tenants(n *config.Node) {
 	for i, entry := range n.Entries() {
 		t := tenant.Config{Name: text(entry.Get("name")), Models: texts(entry.Get("allowed_models"))}
+		if t.Name == "" {
+			t.Name = fmt.Sprintf("client-%d", i+1)
+		}
+		if key := text(entry); key != "" { // a list of keys without settings
+			t.KeysSHA256 = []string{digestOf(key)}
+		}
 		for _, p := range entry.Keys() {
 			at := fmt.Sprintf("api_keys[%d].%s", i, p.Key)
 			number, err := strconv.ParseFloat(text(p.Value), 64)
 			switch p.Key {
 			case "name", "allowed_models":
 			case "key":
-				sum := sha256.Sum256([]byte(text(p.Value)))
-				t.KeysSHA256 = []string{hex.EncodeToString(sum[:])}
+				t.KeysSHA256 = []string{digestOf(text(p.Value))}
 			case "rate_limit_rps":
 				t.RequestsPerSecond = number
 			case "max_concurrent":
@@ -129,6 +134,11 @@ func (c *converter) tenants(n *config.Node) {
 		}
 		c.Tenants = append(c.Tenants, t)
 	}
+}
+
+func digestOf(key string) string {
+	sum := sha256.Sum256([]byte(key))
+	return hex.EncodeToString(sum[:])
 }
 
 // hold reads how long requests wait while there is no worker.

@@ -54,7 +54,7 @@ var helmRouter = map[string]string{
 
 // helmAdvice says what to do about keys of routerSpec without a counterpart.
 var helmAdvice = map[string]string{
-	"rootPath": "strip the path in a proxy in front of the router", "otel": "set the receiver of traces in the file (docs/configure.md)",
+	"rootPath": "strip the path in a proxy in front of the router", "otel": "set telemetry.traces (docs/observe.md)",
 	"vllmApiKey": "write the engines' key into the file: workers: [{url: …, api_key: …}]", "lmcacheControllerPort": "policy: {type: lmcache_aware, controller_url: …}, if events do not do",
 	"engineScrapeInterval": "reports.interval", "requestStatsWindow": "",
 }
