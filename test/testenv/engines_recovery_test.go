@@ -10,6 +10,8 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -259,4 +261,58 @@ func TestStreamsSurviveTheirEngines(t *testing.T) {
 	t.Run("16 streams whose engine is killed", func(t *testing.T) {
 		flight(t, func() { _ = syscall.Kill(-one.pgid, syscall.SIGKILL) })
 	})
+}
+
+// parrotModel writes a model that always gives the same answer, with two tool calls.
+func parrotModel(t *testing.T) (folder string) {
+	dir := root(t, "vllm")
+	folder = t.TempDir()
+	cmd := exec.Command(dir+"/venv/bin/python", "../engines/parrot.py", dir+"/tiny-llama", folder)
+	cmd.Env = append(os.Environ(), "HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("write the model: %v\n%s", err, out)
+	}
+	return folder
+}
+
+// TestToolCallsSurviveTheirEngines cuts an answer with tool calls behind every fourth of its events. The
+// client must see the calls that an engine sends without a loss: each part once, one id for each call.
+func TestToolCallsSurviveTheirEngines(t *testing.T) {
+	parrot := launch{kind: "vllm", env: []string{"MODEL=" + parrotModel(t), "MAXLEN=8192"}, args: []string{"--dtype", "float32",
+		"--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--enable-scale-out"}}
+	one, two := begin(t, "one", parrot), begin(t, "two", parrot)
+	one.await(t)
+	two.await(t)
+	frontOne, urlOne := newFront(t, one.url)
+	frontTwo, urlTwo := newFront(t, two.url)
+	gateway := testenv.Serve(t, "--policy", "round_robin", "--worker", urlOne, "--worker", urlTwo)
+	gateway.Ready(t)
+	const tools = `,"tools":[{"type":"function","function":{"name":"get_weather","parameters":{"type":"object","properties":{"city":{"type":"string"}}}}},` +
+		`{"type":"function","function":{"name":"get_time","parameters":{"type":"object","properties":{"zone":{"type":"string"}}}}}]`
+	for i, c := range []struct {
+		name, fields string
+		calls        int
+	}{{"calls", tools, 2}, {"chosen", tools + `,"tool_choice":"auto"`, 2}, {"none", tools + `,"tool_choice":"none"`, 0}, {"without tools", "", 0}} {
+		t.Run(c.name, func(t *testing.T) {
+			body := `{"model":"tiny","stream":true,"temperature":0,"max_tokens":200,"stream_options":{"include_usage":true},` +
+				`"messages":[{"role":"user","content":"How is the weather?"}]` + c.fields + `}`
+			want := tell(t, one.url, "/v1/chat/completions", body)
+			if len(want.Calls) != c.calls || !want.done || want.Text == "" {
+				t.Fatalf("the engine said %+v", want)
+			}
+			withIDs := tell(t, one.url, "/v1/chat/completions", strings.Replace(body, `"stream"`, `"return_token_ids":true,"stream"`, 1))
+			events := int64(strings.Count(withIDs.raw, "\n\n"))
+			for cut := int64(1 + i); cut < events; cut += 4 { // a cut takes seconds on a busy machine
+				frontOne.cut.Store(cut)
+				frontTwo.cut.Store(cut) // the continuation is cut, too, if so much is left of it
+				got := tell(t, gateway.URL, "/v1/chat/completions", body)
+				if !want.same(&got) {
+					t.Errorf("cut behind event %d of %d:\ngot  %+v\nwant %+v", cut, events, got, want)
+				}
+				if t.Failed() && cut > 8 {
+					break
+				}
+			}
+		})
+	}
 }
