@@ -136,20 +136,28 @@ const holdRetry = 5 * time.Second
 
 // HoldFull returns the error for a request when no worker can take it and no more requests are held (503).
 func HoldFull() *Error {
-	return &Error{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Code: "hold_full", RetryAfter: holdRetry,
+	return &Error{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Code: CodeHoldFull, RetryAfter: holdRetry,
 		Message: "no worker can take the request now, and too many requests wait for one; try again in " + seconds(holdRetry)}
 }
 
 // HoldTimeout returns the error for a request for which no worker was found as long as it may be held (503). cause is
 // why no worker could take it.
 func HoldTimeout(held time.Duration, cause error) *Error {
-	return &Error{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Code: "hold_timeout", RetryAfter: holdRetry,
+	return &Error{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Code: CodeHoldTimeout, RetryAfter: holdRetry,
 		Message: "no worker could take the request for " + held.Round(time.Millisecond).String() + "; try again in " +
 			seconds(holdRetry), Cause: cause}
 }
 
-// CodeAdapterNotLoaded is the code of AdapterNotLoaded.
-const CodeAdapterNotLoaded = "adapter_not_loaded"
+// The codes of errors that say that no worker can take a request now.
+const (
+	CodeHoldFull         = "hold_full"
+	CodeHoldTimeout      = "hold_timeout"
+	CodeAdapterNotLoaded = "adapter_not_loaded"
+	CodeSaturated        = "saturated"
+	CodeQueueFull        = "queue_full"
+	CodeQueueTooLong     = "queue_too_long"
+	CodeQueueTimeout     = "queue_timeout"
+)
 
 // AdapterNotLoaded returns the error for a LoRA adapter that no worker could load (503). words are the engine's, or say
 // in another way what is wrong.
@@ -160,7 +168,7 @@ func AdapterNotLoaded(name, words string, retry time.Duration) *Error {
 
 // Saturated returns the error for a request when all workers are saturated (429).
 func Saturated(cause error) *Error {
-	return &Error{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: "saturated", RetryAfter: time.Second,
+	return &Error{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: CodeSaturated, RetryAfter: time.Second,
 		Message: "all workers are busy; try again in a moment", Cause: cause}
 }
 
@@ -173,19 +181,19 @@ func Limited(retry time.Duration) *Error {
 
 // QueueFull returns the error for a request when the queue is full (429).
 func QueueFull(retry time.Duration) *Error {
-	return &Error{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: "queue_full", RetryAfter: retry,
+	return &Error{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: CodeQueueFull, RetryAfter: retry,
 		Message: "all workers are busy and the queue is full; try again in " + seconds(retry)}
 }
 
 // QueueTooLong returns the error for a request that would have to wait longer than it may (429).
 func QueueTooLong(retry time.Duration) *Error {
-	return &Error{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: "queue_too_long", RetryAfter: retry,
+	return &Error{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: CodeQueueTooLong, RetryAfter: retry,
 		Message: "all workers are busy and the queue is longer than the request may wait; try again in " + seconds(retry)}
 }
 
 // QueueTimeout returns the error for a request that has waited as long as it may (429).
 func QueueTimeout(waited, retry time.Duration) *Error {
-	return &Error{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: "queue_timeout", RetryAfter: retry,
+	return &Error{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: CodeQueueTimeout, RetryAfter: retry,
 		Message: "all workers were busy for " + waited.Round(time.Millisecond).String() + "; try again in " + seconds(retry)}
 }
 

@@ -131,9 +131,9 @@ func (x *exchange) fallsBack(err error, last *proxy.Result) string {
 		return fellSaturated
 	case errors.As(err, &refused):
 		switch refused.Code {
-		case "hold_full", "hold_timeout", api.CodeAdapterNotLoaded:
+		case api.CodeHoldFull, api.CodeHoldTimeout, api.CodeAdapterNotLoaded:
 			return fellUnavailable
-		case "saturated", "queue_full", "queue_too_long", "queue_timeout":
+		case api.CodeSaturated, api.CodeQueueFull, api.CodeQueueTooLong, api.CodeQueueTimeout:
 			return fellSaturated
 		}
 	}
