@@ -76,6 +76,8 @@ func ParsePeer(at string, c PeerConfig) (*Peer, error) {
 		return nil, fmt.Errorf("worker url %q: the scheme must be http, https or unix", at)
 	case u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
 		return nil, fmt.Errorf("worker url %q: want scheme://host:port and perhaps a path", at)
+	case strings.HasSuffix(u.Host, ":"): // a variable was empty, or half of a file was read
+		return nil, fmt.Errorf("worker url %q has a colon and no port: write the port, or leave the colon out", at)
 	}
 	p := &Peer{PeerConfig: c, URL: at, Network: "tcp", Host: u.Host, Secure: u.Scheme == "https", name: u.Hostname(),
 		Prefix: strings.TrimRight(u.EscapedPath(), "/")}

@@ -201,7 +201,7 @@ func TestURLsOfPeers(t *testing.T) {
 			t.Errorf("%s: %v, want %v", at, got, want)
 		}
 	}
-	for _, at := range []string{"ftp://a", "unix://host/x", "http://", "http://u:p@a", "http://a?x", "a:8000"} {
+	for _, at := range []string{"ftp://a", "unix://host/x", "http://", "http://u:p@a", "http://a?x", "a:8000", "http://a:", "https://[fd00::1]:/x"} {
 		if p, err := network.ParsePeer(at, network.PeerConfig{}); err == nil {
 			t.Errorf("%s: %+v", at, p)
 		}
