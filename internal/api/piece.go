@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"math"
+	"slices"
 	"strconv"
 
 	"github.com/warmpath/warmpath/internal/jsonscan"
@@ -73,7 +74,8 @@ func (c *Piece) learn() {
 	}
 	l.finish, l.stop = c.finish.from(close), c.stop.from(close)
 	within := func(s span, n int) bool { return s.start >= 0 && s.end <= n }
-	if !within(l.id, len(l.before)) || !within(l.created, len(l.before)) || !within(l.finish, len(l.between)) || !within(l.stop, len(l.between)) || l.member < 0 {
+	if !within(l.id, len(l.before)) || !within(l.created, len(l.before)) || !within(l.finish, len(l.between)) || !within(l.stop, len(l.between)) || l.member < 0 ||
+		c.Delta != nil && (c.delta.start > c.text.start || c.delta.end < c.text.end) {
 		l.before = l.before[:0] // the members have another order
 	}
 }
@@ -298,22 +300,27 @@ func (c *Piece) AppendDelta(dst, delta, finish, stop []byte) []byte {
 	return c.appendLike(dst, c.delta, delta, finish, stop)
 }
 
-// appendLike appends the event with another value at a place before finish_reason.
+// appendLike appends the event with another value at a place. The members of the event may have any order.
 func (c *Piece) appendLike(dst []byte, at span, value, finish, stop []byte) []byte {
-	dst = append(dst, c.event[:at.start]...)
-	dst = append(dst, value...)
-	if finish == nil || c.finish.end == 0 {
-		return append(dst, c.event[at.end:]...)
+	type change struct {
+		span
+		value []byte
 	}
-	dst = append(dst, c.event[at.end:c.finish.start]...)
-	dst = append(dst, finish...)
-	switch {
-	case stop == nil:
-		return append(dst, c.event[c.finish.end:]...)
-	case c.stop.end == 0:
-		dst = append(append(dst, `,"stop_reason":`...), stop...)
-		return append(dst, c.event[c.finish.end:]...)
+	changes := append(make([]change, 0, 3), change{at, value})
+	if finish != nil && c.finish.end > 0 {
+		switch {
+		case stop != nil && c.stop.end > 0:
+			changes = append(changes, change{c.stop, stop})
+		case stop != nil:
+			finish = append(append(slices.Clone(finish), `,"stop_reason":`...), stop...)
+		}
+		changes = append(changes, change{c.finish, finish})
 	}
-	dst = append(dst, c.event[c.finish.end:c.stop.start]...)
-	return append(append(dst, stop...), c.event[c.stop.end:]...)
+	slices.SortFunc(changes, func(a, b change) int { return a.start - b.start })
+	done := 0
+	for _, to := range changes {
+		dst = append(append(dst, c.event[done:to.start]...), to.value...)
+		done = to.end
+	}
+	return append(dst, c.event[done:]...)
 }

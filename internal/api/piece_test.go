@@ -45,6 +45,21 @@ func TestAPieceShowsTextAndIds(t *testing.T) {
 	}
 }
 
+// A worker may send the members of an event in any order.
+func TestAPieceKeepsTheOrderOfMembers(t *testing.T) {
+	var c, from api.Piece
+	from.Read([]byte(`{"choices":[{"finish_reason":"stop","stop_reason":7}]}`))
+	for event, want := range map[string]string{
+		`{"choices":[{"finish_reason":null,"text":"a"}]}`:                                 `{"choices":[{"finish_reason":"stop","stop_reason":7,"text":"b"}]}`,
+		`{"choices":[{"stop_reason":null,"text":"a","finish_reason":null}]}`:              `{"choices":[{"stop_reason":7,"text":"b","finish_reason":"stop"}]}`,
+		`{"choices":[{"stop_reason":null,"finish_reason":null,"delta":{"content":"a"}}]}`: `{"choices":[{"stop_reason":7,"finish_reason":"stop","delta":{"content":"b"}}]}`,
+	} {
+		if c.Read([]byte(event)); string(c.AppendLike(nil, "b", &from)) != want {
+			t.Errorf("%s: %s, want %s", event, c.AppendLike(nil, "b", &from), want)
+		}
+	}
+}
+
 // What remains of an event without its ids is JSON, whatever the engine sent.
 func FuzzPiece(f *testing.F) {
 	for _, event := range events {
@@ -86,15 +101,16 @@ func whatIs(c *api.Piece) string {
 func TestAPieceDoesNotDependOnThePieceBefore(t *testing.T) {
 	chat := `{"id":"x-1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{"index":0,"delta":{"content":"%s"},"logprobs":null,"finish_reason":null,"token_ids":[%s]}]}`
 	completion := `{"id":"y","created":8,"choices":[{"index":0,"text":"%s","logprobs":null,"finish_reason":null,"stop_reason":null,"token_ids":[%s],"prompt_token_ids":null}],"usage":null}`
+	both := `{"choices":[{"delta":{"refusal":null},"text":"%s","token_ids":[%s]}]}` // a delta that does not have the text
 	all := slices.Clone(events)
-	for _, form := range []string{chat, completion} {
+	for _, form := range []string{chat, completion, both} {
 		for _, text := range []string{"", "a", " word", `a\"b`, `\u00e9`, "é", `","x":"`} {
 			for _, ids := range []string{"", "1", "1,2", "4294967295", "4294967296", "1,", ",", "1,,2", "-1", "1.5", "99999999999999999999999", " 1 ", `1],"y":[2`} {
 				all = append(all, fmt.Sprintf(form, text, ids))
 			}
 		}
 	}
-	for _, first := range []string{fmt.Sprintf(chat, "b", "5"), fmt.Sprintf(completion, " c", "6,7"), events[2]} {
+	for _, first := range []string{fmt.Sprintf(chat, "b", "5"), fmt.Sprintf(completion, " c", "6,7"), fmt.Sprintf(both, " a long text", "8"), events[2]} {
 		for _, event := range all {
 			var after, alone api.Piece
 			after.Read([]byte(first))
