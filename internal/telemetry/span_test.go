@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -56,6 +57,45 @@ func TestTracesAreOnOnlyIfAsked(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")
 	if _, err := New(DefaultConfig()).NewTracer(TracesConfig{}, "v", log); err == nil || !strings.Contains(err.Error(), "OTEL_EXPORTER_OTLP_PROTOCOL") {
 		t.Errorf("error %v", err)
+	}
+}
+
+func TestAnEndpointOfTheEnvironmentIsCheckedAtTheStart(t *testing.T) {
+	const forTraces, forAll = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
+	for _, name := range []string{"OTEL_TRACES_EXPORTER", "OTEL_SDK_DISABLED", "OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"} {
+		t.Setenv(name, "")
+	}
+	for _, c := range []struct {
+		file, traces, all string
+		wrong, inForce    string // the variable that the error names, or the endpoint of the log
+	}{
+		{all: "otel:4317", wrong: forAll},
+		{traces: "otel:4317", all: "http://otel:4318", wrong: forTraces},
+		{all: "http://user:secret@otel:4318", inForce: "http://user:xxxxx@otel:4318"},
+		{traces: " https://traces:4318/v1/traces ", all: "otel:4317", inForce: "https://traces:4318/v1/traces"},
+		{file: "http://file:4318", all: "otel:4317", inForce: "http://file:4318"},
+	} {
+		t.Setenv(forTraces, c.traces)
+		t.Setenv(forAll, c.all)
+		var log strings.Builder
+		tracer, err := New(DefaultConfig()).NewTracer(TracesConfig{Endpoint: c.file, Sample: 1}, "v", slog.New(slog.NewTextHandler(&log, nil)))
+		if c.wrong != "" {
+			if want := c.wrong + `: "otel:4317" is not a URL such as http://otel:4318`; err == nil || err.Error() != want {
+				t.Errorf("%+v: error %v, not %s", c, err, want)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := tracer.Run(ended); err != nil {
+			t.Fatal(err)
+		}
+		if want := `msg="traces are on" protocol=http/protobuf endpoint=` + c.inForce + " "; !strings.Contains(log.String(), want) {
+			t.Errorf("the log does not say %s: %s", want, log.String())
+		}
 	}
 }
 

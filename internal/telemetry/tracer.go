@@ -45,8 +45,8 @@ const (
 // problems returns all problems of c. Each begins with the path of its setting.
 func (c TracesConfig) problems() (found []error) {
 	if c.Endpoint != "" {
-		if u, err := url.Parse(c.Endpoint); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-			found = append(found, fmt.Errorf("traces.endpoint: %q is not a URL such as http://otel:4318", c.Endpoint))
+		if err := checkEndpoint("traces.endpoint", c.Endpoint); err != nil {
+			found = append(found, err)
 		}
 	}
 	if c.Protocol != "" && c.Protocol != protocolHTTP && c.Protocol != protocolGRPC {
@@ -58,13 +58,44 @@ func (c TracesConfig) problems() (found []error) {
 	return found
 }
 
+// checkEndpoint returns an error that begins with name if endpoint is no URL of a collector. Without a scheme,
+// OpenTelemetry would take a host for the scheme, and then have no host.
+func checkEndpoint(name, endpoint string) error {
+	u, err := url.Parse(endpoint)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return fmt.Errorf("%s: %q is not a URL such as http://otel:4318", name, endpoint)
+	}
+	return nil
+}
+
+// environment returns the endpoint that the environment names, and the name of its variable. Both are "" if it names
+// none.
+func environment() (name, endpoint string) {
+	for _, name := range []string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"} {
+		if value := strings.TrimSpace(os.Getenv(name)); value != "" { // as OpenTelemetry reads it
+			return name, value
+		}
+	}
+	return "", ""
+}
+
+// endpoint returns the endpoint in force, for the log.
+func (c TracesConfig) endpoint() string {
+	_, environment := environment()
+	u, err := url.Parse(cmp.Or(c.Endpoint, environment))
+	if err != nil || u.Host == "" { // OTEL_TRACES_EXPORTER=otlp alone
+		return "the default of OpenTelemetry, at localhost"
+	}
+	return u.Redacted()
+}
+
 // on reports whether traces are asked for. OTEL_SDK_DISABLED and OTEL_TRACES_EXPORTER=none turn them off.
 func (c TracesConfig) on() bool {
 	if strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") || os.Getenv("OTEL_TRACES_EXPORTER") == "none" {
 		return false
 	}
-	return c.Endpoint != "" || os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != "" || os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != "" ||
-		os.Getenv("OTEL_TRACES_EXPORTER") == "otlp"
+	_, environment := environment()
+	return c.Endpoint != "" || environment != "" || os.Getenv("OTEL_TRACES_EXPORTER") == "otlp"
 }
 
 // protocol returns the protocol of the exporter.
@@ -91,6 +122,11 @@ func (t *Telemetry) NewTracer(cfg TracesConfig, version string, log *slog.Logger
 	}
 	if p := cfg.protocol(); p != protocolHTTP && p != protocolGRPC {
 		return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL: %q is neither %s nor %s", p, protocolHTTP, protocolGRPC)
+	}
+	if name, endpoint := environment(); cfg.Endpoint == "" && endpoint != "" {
+		if err := checkEndpoint(name, endpoint); err != nil {
+			return nil, err
+		}
 	}
 	for _, result := range []string{"sent", "failed"} {
 		t.spans.WithLabelValues(result)
@@ -126,7 +162,7 @@ func (t *Tracer) Run(ctx context.Context) error {
 	provider := sdktrace.NewTracerProvider(options...)
 	tracer := provider.Tracer("github.com/warmpath/warmpath")
 	t.tracer.Store(&tracer)
-	t.log.Info("traces are on", "protocol", t.cfg.protocol(), "endpoint", cmp.Or(t.cfg.Endpoint, "as in the environment"), "sample", t.cfg.Sample)
+	t.log.Info("traces are on", "protocol", t.cfg.protocol(), "endpoint", t.cfg.endpoint(), "sample", t.cfg.Sample)
 	<-ctx.Done()
 	t.tracer.Store(nil)
 	last, cancel := context.WithTimeout(quiet, lastSpans)
