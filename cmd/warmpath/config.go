@@ -9,6 +9,7 @@ import (
 
 	"github.com/warmpath/warmpath/internal/config"
 	"github.com/warmpath/warmpath/internal/config/migrate"
+	"github.com/warmpath/warmpath/internal/telemetry"
 )
 
 // noWorkers is the warning about a file without workers. It is no error, because workers can be added to a router that
@@ -18,6 +19,9 @@ Add them to the file:     workers: [{url: http://gpu-1:8000}]
 or name them to serve:    warmpath serve --worker http://gpu-1:8000 --config FILE
 A running router reads workers that were added to its file, within seconds or after SIGHUP or POST /admin/reload.
 `
+
+// noFolder is the warning about a log in a folder that is missing.
+const noFolder = "warning: the folder of the log %s does not exist on this machine: make it before a router starts with this file.\n"
 
 func newConfig() *cobra.Command {
 	c := &cobra.Command{
@@ -34,6 +38,11 @@ func newConfig() *cobra.Command {
 			cfg, err := config.Load(args[0], nil)
 			if err != nil {
 				return err
+			}
+			for _, log := range []telemetry.JournalConfig{cfg.Telemetry.AccessLog, cfg.Telemetry.DecisionLog} {
+				if log.NoFolder() { // no mistake of the file: it may be for another machine
+					fmt.Fprintf(c.ErrOrStderr(), noFolder, log.File)
+				}
 			}
 			listed := len(cfg.Workers) + len(cfg.FileWorkers)
 			workers := fmt.Sprintf("%d workers", listed)

@@ -307,6 +307,12 @@ func (a *App) Run(ctx context.Context) error {
 
 // run does the work of Run, without the time limit for the end.
 func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g *group, cfg *config.Config) error {
+	for _, j := range a.journals { // before clients are served: their lines must not be lost
+		if err := j.Open(); err != nil {
+			return err
+		}
+		defer j.Close()
+	}
 	front, err := a.listen("clients", "--listen", cfg.Listen)
 	if err != nil {
 		return err

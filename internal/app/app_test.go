@@ -306,6 +306,22 @@ func TestAddressInUseIsAnError(t *testing.T) {
 	}
 }
 
+func TestALogThatCannotBeOpenedIsAnErrorBeforeClientsAreServed(t *testing.T) {
+	var log strings.Builder
+	cfg := settings()
+	cfg.Telemetry.DecisionLog.File = t.TempDir() // no file
+	a, err := app.New(cfg, app.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "open the decision log") {
+		t.Errorf("run: %v", err)
+	}
+	if a.Addr() != nil || strings.Contains(log.String(), "msg=serving") {
+		t.Errorf("the router listened at %v: %s", a.Addr(), log.String())
+	}
+}
+
 func TestMetricsCoverTheWholeRouter(t *testing.T) {
 	r := start(t, nil, engine(t, nil))
 	r.exact(1)

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -56,6 +58,15 @@ func (c JournalConfig) problems(key string) (found []error) {
 	return found
 }
 
+// NoFolder reports whether the folder of the file is missing on this machine.
+func (c JournalConfig) NoFolder() bool {
+	if c.File == "" || c.File == Stdout {
+		return false
+	}
+	_, err := os.Stat(filepath.Dir(c.File))
+	return errors.Is(err, fs.ErrNotExist)
+}
+
 // Lines that wait for the writer are bounded in number and in memory. 16 MiB hold the lines of some seconds of a busy
 // router. If the file cannot keep up, further lines are dropped.
 const (
@@ -74,7 +85,7 @@ type Journal struct {
 	lines   chan line
 	waiting atomic.Int64 // bytes of the lines in the channel, as Add estimated them
 
-	// The fields below belong to Run.
+	// The fields below belong to Open, Run and Close, which do not run at the same time.
 	out    io.Writer // the open file, or the standard output
 	file   *os.File  // nil: out is the standard output
 	size   int64     // bytes of the file
@@ -87,7 +98,7 @@ type line struct {
 	bytes int64
 }
 
-// NewJournal returns a journal with that name, or nil if cfg names no file. It opens no file: Run does.
+// NewJournal returns a journal with that name, or nil if cfg names no file. It opens no file: Open or Run does.
 func (t *Telemetry) NewJournal(name string, cfg JournalConfig, log *slog.Logger) *Journal {
 	if cfg.File == "" {
 		return nil
@@ -129,17 +140,29 @@ func (j *Journal) drop(bytes int) {
 	j.t.journals.WithLabelValues(j.name, "dropped").Inc()
 }
 
+// Open opens the file before Run, so that a router whose log cannot be written does not begin to serve. Close, or the
+// end of Run, closes the file. A nil *Journal has no file.
+func (j *Journal) Open() error {
+	if j == nil || j.out != nil {
+		return nil
+	}
+	return j.open()
+}
+
+// Close closes the file that Open opened, if Run does not follow. It must not be called while Run runs.
+func (j *Journal) Close() {
+	if j != nil && j.file != nil {
+		_ = j.file.Close() // Run may have closed it
+	}
+}
+
 // Run writes lines until ctx ends, and then the lines that still wait. Its error says that the file could not be
 // opened. A later problem, such as a full disk, loses lines, and is logged once a minute.
 func (j *Journal) Run(ctx context.Context) error {
-	if err := j.open(); err != nil {
+	if err := j.Open(); err != nil {
 		return err
 	}
-	defer func() {
-		if j.file != nil {
-			_ = j.file.Close()
-		}
-	}()
+	defer j.Close()
 	b := batch{}
 	b.encoder = json.NewEncoder(&b.text)
 	b.encoder.SetEscapeHTML(false)
@@ -223,7 +246,11 @@ func (j *Journal) open() error {
 	}
 	f, err := os.OpenFile(j.cfg.File, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
 	if err != nil {
-		return fmt.Errorf("open the %s log: %w; choose another file, or turn it off (telemetry.%s_log.file)", j.name, err, j.name)
+		advice := "choose another file"
+		if j.cfg.NoFolder() {
+			advice = "make the folder " + filepath.Dir(j.cfg.File) + ", " + advice
+		}
+		return fmt.Errorf("open the %s log: %w; %s, or turn it off (telemetry.%s_log.file)", j.name, err, advice, j.name)
 	}
 	info, err := f.Stat()
 	if err != nil {

@@ -131,8 +131,10 @@ func TestAJournalThatCannotRotateWritesOn(t *testing.T) {
 func TestAJournalsFileIsOpenedAtTheStart(t *testing.T) {
 	tel := New(DefaultConfig())
 	j := tel.NewJournal("access", JournalConfig{File: filepath.Join(t.TempDir(), "missing", "log"), Sample: 1}, slog.New(slog.DiscardHandler))
-	if err := j.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "telemetry.access_log.file") {
-		t.Errorf("error %v", err)
+	for step, err := range map[string]error{"open": j.Open(), "run": j.Run(t.Context())} {
+		if err == nil || !strings.Contains(err.Error(), "make the folder ") || !strings.Contains(err.Error(), "telemetry.access_log.file") {
+			t.Errorf("%s: error %v", step, err)
+		}
 	}
 }
 
