@@ -14,6 +14,7 @@ import (
 
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/internal/discovery"
+	"github.com/warmpath/warmpath/internal/queue"
 	"github.com/warmpath/warmpath/internal/tenant"
 	"github.com/warmpath/warmpath/policy"
 )
@@ -61,6 +62,7 @@ type foreign struct {
 	*Config
 	explicit   bool // a flag names the policy
 	trusts     bool // a header names the tenant
+	heeded     bool // the advice of the present flag is heeded already
 	parameters []foreignParameter
 }
 
@@ -96,7 +98,11 @@ func ApplyForeign(c *Config, given []GivenFlag) ([]MappedFlag, error) {
 			errs = append(errs, fmt.Errorf("--%s of %s has no counterpart: %s", row.Name, row.Of, row.Advice))
 			continue
 		case row.apply != nil:
+			f.heeded = false
 			setting, err := row.apply(f, given[i].Values)
+			if f.heeded {
+				m.Advice = ""
+			}
 			if err != nil {
 				errs = append(errs, fmt.Errorf("--%s: %w", row.Name, err))
 				continue
@@ -269,6 +275,25 @@ func (f *foreign) apiKey(values []string) (string, error) {
 		setting += ", and of the tenant default: clients need it, as with SMG and sglang-router"
 	}
 	return f.each(setting, func(t *discovery.Target) { t.APIKey = key })
+}
+
+// queueFlag applies a flag of a queue. Other routers' queues are for a limit of all requests together, which most of their
+// command lines do not set, and they refuse what finds the queue full. So the flags do not turn the queue on: requests
+// that those routers would serve would be refused.
+func queueFlag(apply func(*foreign, []string) (string, error)) func(*foreign, []string) (string, error) {
+	return func(f *foreign, values []string) (string, error) {
+		f.heeded = f.Queue.On()
+		return apply(f, values)
+	}
+}
+
+// queueSize reads the length of the queue. With 0 other routers have no queue.
+func (f *foreign) queueSize(values []string) (string, error) {
+	if n, err := wholeNumber(values); err == nil && n == 0 {
+		f.heeded, f.Queue.Order = true, queue.Off
+		return "queue.order: off", nil
+	}
+	return wholeTo("queue.max_requests (it counts if queue.order is not off)", func(c *Config) *int { return &c.Queue.MaxRequests })(f, values)
 }
 
 // attempts reads a number that other routers call retries. They count the first attempt, too.

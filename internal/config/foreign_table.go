@@ -25,6 +25,10 @@ const sources = "name a headless service (workers_dns), or a file that is read a
 // noHistory is the advice for flags of a store of conversations.
 const noHistory = "run tools and keep histories in the application: the router passes bodies on unchanged"
 
+// queueIsOff is the advice for the flags of a queue while queue.order is off.
+const queueIsOff = "the flag has no effect while the queue is off: write queue: {order: fcfs} into the file, and requests wait in the router while " +
+	"all workers are saturated (docs/operate.md)"
+
 // ForeignFlags returns the table of flags of other routers: SMG 1.13 (smg/router_args.py), sglang-router 0.3.2
 // (sglang_router/router_args.py), vllm-router 0.1.17 (vllm_router/router_args.py), vLLM's production stack
 // (src/vllm_router/parsers/parser.py) and Dynamo (components/src/dynamo/frontend).
@@ -73,8 +77,9 @@ func mappedFlags() []ForeignFlag {
 		one("upstream-pool-idle-timeout-secs", smg, seconds("proxy.idle_timeout", func(c *Config) *time.Duration { return &c.Proxy.IdleTimeout })),
 		one("stream-body-stall-timeout-secs", smg, seconds("proxy.stream_idle_timeout", func(c *Config) *time.Duration { return &c.Proxy.StreamIdleTimeout })),
 		one("max-payload-size", others, wholeTo("body.max_bytes", func(c *Config) *int64 { return &c.Body.MaxBytes })),
-		one("queue-size", others, wholeTo("queue.max_requests (it counts if queue.order is not off)", func(c *Config) *int { return &c.Queue.MaxRequests })),
-		one("queue-timeout-secs", others, seconds("queue.max_wait (it counts if queue.order is not off)", func(c *Config) *time.Duration { return &c.Queue.MaxWait })),
+		{Name: "queue-size", Of: others, Advice: queueIsOff, apply: queueFlag((*foreign).queueSize)},
+		{Name: "queue-timeout-secs", Of: others, Advice: queueIsOff,
+			apply: queueFlag(seconds("queue.max_wait (it counts if queue.order is not off)", func(c *Config) *time.Duration { return &c.Queue.MaxWait }))},
 		one("retry-max-retries", others, (*foreign).attempts),
 		alone("disable-retries", others, constant("gateway.attempts: 1", func(c *Config) { c.Gateway.Attempts = 1 })),
 		one("cb-failure-threshold", others, wholeTo("breaker.failures", func(c *Config) *int { return &c.Breaker.Failures })),

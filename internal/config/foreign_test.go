@@ -196,6 +196,40 @@ func TestForeignParametersGoToThePolicyInForce(t *testing.T) {
 	}
 }
 
+// The flags of a queue have an effect only if the file turns the queue on. If it does not, the router says so.
+func TestForeignFlagsOfAQueueSayThatTheQueueIsOff(t *testing.T) {
+	for _, test := range []struct {
+		order, size string
+		advised     []string // the flags that need advice
+		want        string   // the order then
+	}{
+		{"off", "100", []string{"--queue-size 100", "--queue-timeout-secs 60"}, "off"},
+		{"fair", "100", nil, "fair"},
+		{"fcfs", "0", []string{"--queue-timeout-secs 60"}, "off"},
+	} {
+		c := withWorkers()
+		c.Queue.Order = test.order
+		mapped, err := ApplyForeign(&c, []GivenFlag{{"queue-size", []string{test.size}}, {"queue-timeout-secs", []string{"60"}}})
+		if err != nil || len(mapped) != 2 || c.Queue.Order != test.want {
+			t.Fatalf("%+v: %+v, %v, order %s", test, mapped, err, c.Queue.Order)
+		}
+		var advised []string
+		for _, m := range mapped {
+			if strings.Contains(m.Advice, "queue: {order: fcfs}") {
+				advised = append(advised, m.Flag)
+			}
+		}
+		if !slices.Equal(advised, test.advised) {
+			t.Errorf("%+v: advice for %q", test, advised)
+		}
+		var found problems
+		c.validate(&found)
+		if len(found) > 0 {
+			t.Errorf("%+v: %v", test, found)
+		}
+	}
+}
+
 // SMG and sglang-router refuse clients without the key of --api-key. A router that took the flag as the workers' key
 // alone would be open to everybody.
 func TestAForeignKeyClosesTheGateway(t *testing.T) {
