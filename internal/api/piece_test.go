@@ -65,6 +65,9 @@ func FuzzPiece(f *testing.F) {
 	for _, event := range events {
 		f.Add([]byte(event), "text")
 	}
+	f.Add([]byte(`{"choices":[{"stop_reason":null,"finish_reason":null,"text":"a","delta":{}}]}`), "text")
+	var last api.Piece
+	last.Read([]byte(`{"choices":[{"finish_reason":"stop","stop_reason":7}]}`))
 	f.Fuzz(func(t *testing.T, event []byte, text string) {
 		var c api.Piece
 		if !c.Read(event) {
@@ -81,7 +84,10 @@ func FuzzPiece(f *testing.F) {
 		}
 		outs := [][]byte{c.AppendWithoutIDs(nil, false), c.AppendWithoutIDs(nil, true)}
 		if c.HasText {
-			outs = append(outs, c.AppendLike(nil, text, &c))
+			outs = append(outs, c.AppendLike(nil, text, &c), c.AppendLike(nil, text, &last))
+		}
+		if c.Delta != nil {
+			outs = append(outs, c.AppendDelta(nil, []byte(`{"content":"b"}`), last.Finish, last.Stop))
 		}
 		for i, out := range outs {
 			if !json.Valid(out) {
