@@ -61,8 +61,8 @@ func (s *soak) complain(format string, args ...any) {
 	}
 }
 
-// everything is a configuration with logs that are often rotated, with traces, and with streams that continue where that
-// is another sample.
+// everything is a configuration with logs that are often rotated, with traces, and with streams that continue where
+// that is another sample.
 const everything = patient + `
 gateway: {stream_recovery: valid}
 telemetry:
@@ -72,8 +72,9 @@ telemetry:
 `
 
 // TestASoakWithChurnAndFaultsLeavesNothingBehind runs clients of every kind while workers restart, freeze, answer
-// errors, cut answers and lose events, and while one more worker joins and leaves. At the end the gateway has the memory, the goroutines and the descriptors that
-// it had after the first quarter, every reservation is released, and predictions equal reports again.
+// errors, cut answers and lose events, and while one more worker joins and leaves. At the end the gateway has the
+// memory, the goroutines and the descriptors that it had after the first quarter, every reservation is released, and
+// predictions equal reports again.
 func TestASoakWithChurnAndFaultsLeavesNothingBehind(t *testing.T) {
 	length := soakTime(t)
 	var workers []*mockengine.Server
