@@ -64,11 +64,11 @@ func TestPredictionsEqualWhatEnginesReport(t *testing.T) {
 				}
 				go func() { running[0] <- engine.Run(ctx) }()
 				<-engine.Ready()
-				static, err := discovery.NewStatic(r.fleet, []discovery.Target{{URL: engine.URL()}}, discovery.Config{}, nil, slog.New(slog.NewTextHandler(r.log, nil)))
+				watcher, err := discovery.NewWatcher(r.fleet, []discovery.Target{{URL: engine.URL()}}, discovery.Config{}, nil, slog.New(slog.NewTextHandler(r.log, nil)))
 				if err != nil {
 					t.Fatal(err)
 				}
-				go func() { running[1] <- static.Run(ctx) }()
+				go func() { running[1] <- watcher.Run(ctx) }()
 				stop := r.run()
 				defer func() {
 					http.DefaultClient.CloseIdleConnections()

@@ -49,7 +49,7 @@ type Parts struct {
 	// IndexHolders returns the index's statistics of each holder.
 	IndexHolders func() map[fleet.Holder]IndexHolder
 	// Workers adds and removes workers; nil: the workers cannot be changed.
-	Workers *discovery.Static
+	Workers *discovery.Watcher
 	// Notes returns, by URL, what discovery could not learn of workers or had to assume; nil: there are no notes.
 	Notes func() map[string][]string
 	// TokenModels returns the source of the token ids of each model; nil: the sources are unknown.

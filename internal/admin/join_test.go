@@ -13,10 +13,10 @@ import (
 )
 
 // changeable returns an admin handler over two workers of the configuration. Nothing probes them.
-func changeable(t *testing.T, cfg admin.Config) (*admin.Admin, *fleet.Fleet, *discovery.Static) {
+func changeable(t *testing.T, cfg admin.Config) (*admin.Admin, *fleet.Fleet, *discovery.Watcher) {
 	t.Helper()
 	a, f := newAdmin(t, cfg, nil)
-	workers, err := discovery.NewStatic(f, []discovery.Target{{URL: "http://a:1"}, {URL: "http://b:1"}}, discovery.Config{}, nil, slog.New(slog.DiscardHandler))
+	workers, err := discovery.NewWatcher(f, []discovery.Target{{URL: "http://a:1"}, {URL: "http://b:1"}}, discovery.Config{}, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -67,7 +67,7 @@ type App struct {
 	tokens                          *tokens.Source
 	models                          *inprocess.Finder
 	client                          *proxy.Client
-	workers                         *discovery.Static
+	workers                         *discovery.Watcher
 	reporter                        *discovery.Reporter
 	kvfeed                          *kvfeed.Feed
 	gateway                         *gateway.Gateway
@@ -114,7 +114,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	peers := new(network.Peers)
 	health := cfg.Health
 	health.Peers = peers
-	if a.workers, err = discovery.NewStatic(a.fleet, cfg.Workers, health, discovery.NewClient(o.Network, peers), o.Log); err != nil {
+	if a.workers, err = discovery.NewWatcher(a.fleet, cfg.Workers, health, discovery.NewClient(o.Network, peers), o.Log); err != nil {
 		return nil, err
 	}
 	a.workers.SetDefaults(cfg.WorkerDefaults)

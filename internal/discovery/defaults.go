@@ -51,7 +51,7 @@ func (d Defaults) Validate() error {
 }
 
 // SetDefaults makes d the defaults of the workers of all sources. Workers whose settings change are probed again.
-func (s *Static) SetDefaults(d Defaults) {
+func (s *Watcher) SetDefaults(d Defaults) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.roster.defaults != d {

@@ -35,7 +35,7 @@ func TestAWorkersOwnSettingsComeBeforeTheDefaults(t *testing.T) {
 
 func TestDefaultsCountForTheWorkersOfAllSources(t *testing.T) {
 	f := fleet.New(fleet.Config{})
-	s, err := NewStatic(f, []Target{{URL: "http://a"}}, DefaultConfig(), NewClient(nil, nil), slog.New(slog.DiscardHandler))
+	s, err := NewWatcher(f, []Target{{URL: "http://a"}}, DefaultConfig(), NewClient(nil, nil), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -74,7 +74,7 @@ const (
 // DNS asks for the addresses of names, and makes them workers.
 type DNS struct {
 	config   DNSConfig
-	workers  *Static
+	workers  *Watcher
 	resolver *net.Resolver
 	log      *slog.Logger
 	answers  [][]Target // the last answer of each name
@@ -83,7 +83,7 @@ type DNS struct {
 
 // NewDNS returns the source of workers for c, which has passed Validate. A nil resolver means the machine's. It starts
 // nothing.
-func NewDNS(c DNSConfig, workers *Static, resolver *net.Resolver, log *slog.Logger) *DNS {
+func NewDNS(c DNSConfig, workers *Watcher, resolver *net.Resolver, log *slog.Logger) *DNS {
 	if resolver == nil {
 		resolver = net.DefaultResolver
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // asking returns a DNS source for the URLs, its watcher, which does not run, and the server that it asks.
-func asking(t *testing.T, urls ...string) (*DNS, *Static, *testenv.DNS) {
+func asking(t *testing.T, urls ...string) (*DNS, *Watcher, *testenv.DNS) {
 	t.Helper()
 	server := testenv.NewDNS(t)
 	c := DefaultDNSConfig()
@@ -23,7 +23,7 @@ func asking(t *testing.T, urls ...string) (*DNS, *Static, *testenv.DNS) {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	s, err := NewStatic(fleet.New(fleet.Config{}), nil, Config{}, nil, log)
+	s, err := NewWatcher(fleet.New(fleet.Config{}), nil, Config{}, nil, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func asking(t *testing.T, urls ...string) (*DNS, *Static, *testenv.DNS) {
 }
 
 // urls returns the URLs that are watched.
-func (s *Static) urls() (all []string) {
+func (s *Watcher) urls() (all []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range s.targets {

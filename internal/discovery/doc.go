@@ -5,7 +5,7 @@
 // It does not know what events mean or how requests are routed: it only sets [fleet.Facts], health and load, and
 // reports restarted and frozen workers.
 //
-//	s, err := discovery.NewStatic(f, []discovery.Target{{URL: "http://10.0.0.7:8000"}}, discovery.Config{}, nil, logger)
+//	s, err := discovery.NewWatcher(f, []discovery.Target{{URL: "http://10.0.0.7:8000"}}, discovery.Config{}, nil, logger)
 //	err = s.Run(ctx)
 //
 // [LMCache] asks the HTTP controller of an LMCache deployment (lmcache_controller, 0.5) which tokens its workers have

@@ -48,7 +48,7 @@ type listed struct {
 	stay   uint64 // another number for each time at which the URL joined
 }
 
-// roster is what the sources list, and what the admin API changed about it. The mutex of Static guards it.
+// roster is what the sources list, and what the admin API changed about it. The mutex of Watcher guards it.
 type roster struct {
 	lists map[Source][]Target
 	// removed are the URLs that the admin API removed though a source lists them. They stay removed until no source
@@ -71,7 +71,7 @@ type leave struct {
 // workers again. Nothing changes for unchanged workers.
 //
 // A worker that was added by the admin API belongs to the list or the file as soon as one of them has it.
-func (s *Static) Prepare(from Source, targets []Target) (apply func(), err error) {
+func (s *Watcher) Prepare(from Source, targets []Target) (apply func(), err error) {
 	normal, err := normalAll(targets)
 	if err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func normalAll(targets []Target) ([]Target, error) {
 }
 
 // merge computes the watched workers from the roster. s.mu is held.
-func (s *Static) merge() {
+func (s *Watcher) merge() {
 	r := &s.roster
 	before := map[string]listed{}
 	for _, l := range s.targets {
@@ -168,7 +168,7 @@ func (s *Static) merge() {
 }
 
 // drain begins or ends the drain of the worker at url, if it is in the fleet.
-func (s *Static) drain(url string, draining bool) {
+func (s *Watcher) drain(url string, draining bool) {
 	if w := workerAt(s.fleet.Snapshot(), url); w != nil {
 		s.fleet.SetDraining(w.ID, draining)
 	}
@@ -197,7 +197,7 @@ func index(targets []Target, url string) int {
 }
 
 // find returns the watched worker at url. s.mu is held.
-func (s *Static) find(url string) (listed, bool) {
+func (s *Watcher) find(url string) (listed, bool) {
 	i := slices.IndexFunc(s.targets, func(l listed) bool { return l.URL == url })
 	if i < 0 {
 		return listed{}, false
@@ -207,7 +207,7 @@ func (s *Static) find(url string) (listed, bool) {
 
 // SourceOf returns the source of the worker at url, "" if there is no such worker. leaving says that the worker leaves;
 // by is then the time at which it leaves at the latest.
-func (s *Static) SourceOf(url string) (from Source, leaving bool, by time.Time) {
+func (s *Watcher) SourceOf(url string) (from Source, leaving bool, by time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l, _ := s.find(url)
@@ -218,7 +218,7 @@ func (s *Static) SourceOf(url string) (from Source, leaving bool, by time.Time) 
 }
 
 // Removed returns the URLs that a source lists, and that were removed all the same.
-func (s *Static) Removed() []string {
+func (s *Watcher) Removed() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Sorted(maps.Keys(s.roster.removed))
@@ -227,7 +227,7 @@ func (s *Static) Removed() []string {
 // Add adds a worker to the workers of the admin API, and returns its URL in the normal form. A worker of another source
 // that was removed comes back, with the settings of its source; t then has only a URL. The error is ErrPresent,
 // ErrElsewhere or ErrFull, or says what is wrong with t.
-func (s *Static) Add(t Target) (url string, err error) {
+func (s *Watcher) Add(t Target) (url string, err error) {
 	n, err := t.checked()
 	if err != nil {
 		return "", err
@@ -255,7 +255,7 @@ func (s *Static) Add(t Target) (url string, err error) {
 
 // Change changes the settings of a worker of the admin API. The error is ErrAbsent or ErrElsewhere, or says what is
 // wrong with the new settings.
-func (s *Static) Change(url string, change func(*Target)) error {
+func (s *Watcher) Change(url string, change func(*Target)) error {
 	url = NormalURL(url)
 	added := func() (int, error) { // s.mu is held
 		l, present := s.find(url)
@@ -308,7 +308,7 @@ func (t Target) checked() (Target, error) {
 // leaves when its requests have ended, or after that time. Without a drain it leaves at once. In both cases, requests
 // that are still under way then go on. Remove returns the number of requests under way at the worker. The error is
 // ErrAbsent.
-func (s *Static) Remove(url string, drain time.Duration) (requests int64, err error) {
+func (s *Watcher) Remove(url string, drain time.Duration) (requests int64, err error) {
 	url = NormalURL(url)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -336,7 +336,7 @@ func (s *Static) Remove(url string, drain time.Duration) (requests int64, err er
 }
 
 // leave begins the leave of a worker. s.mu is held; the caller calls merge.
-func (s *Static) leave(l listed, from, by time.Time) {
+func (s *Watcher) leave(l listed, from, by time.Time) {
 	w := workerAt(s.fleet.Snapshot(), l.URL)
 	if w == nil {
 		return // it has not joined the fleet: there is nothing to wait for
@@ -346,7 +346,7 @@ func (s *Static) leave(l listed, from, by time.Time) {
 }
 
 // Stay ends the leave of a worker that Remove drains. It reports whether the worker was leaving.
-func (s *Static) Stay(url string) bool {
+func (s *Watcher) Stay(url string) bool {
 	url = NormalURL(url)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -365,7 +365,7 @@ func (s *Static) Stay(url string) bool {
 const leaveEvery = 100 * time.Millisecond
 
 // endLeaves removes the workers whose time to leave has come, and reports whether others are left. s.mu is held.
-func (s *Static) endLeaves(now time.Time) (more bool) {
+func (s *Watcher) endLeaves(now time.Time) (more bool) {
 	r := &s.roster
 	if len(r.leaving) == 0 {
 		return false

@@ -174,7 +174,7 @@ func TestTheListTakesOverAWorkerThatWasAdded(t *testing.T) {
 }
 
 func TestTheAddedWorkersAreBounded(t *testing.T) {
-	s, err := NewStatic(fleet.New(fleet.Config{}), nil, Config{}, nil, slog.New(slog.DiscardHandler))
+	s, err := NewWatcher(fleet.New(fleet.Config{}), nil, Config{}, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

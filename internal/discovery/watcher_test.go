@@ -65,7 +65,7 @@ func (n *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 var frozen = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 
 type watch struct {
-	*Static
+	*Watcher
 	*transport
 	fleet *fleet.Fleet
 	log   *bytes.Buffer
@@ -76,7 +76,7 @@ func watching(t *testing.T, n *transport, targets ...Target) *watch {
 	t.Helper()
 	f := fleet.New(fleet.Config{})
 	log := &bytes.Buffer{}
-	s, err := NewStatic(f, targets, Config{}, &http.Client{Transport: n}, slog.New(slog.NewTextHandler(&lockedWriter{w: log}, nil)))
+	s, err := NewWatcher(f, targets, Config{}, &http.Client{Transport: n}, slog.New(slog.NewTextHandler(&lockedWriter{w: log}, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}

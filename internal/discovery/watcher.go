@@ -56,8 +56,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Static watches the workers that its sources list. Its methods may be called from any goroutine.
-type Static struct {
+// Watcher watches the workers that its sources list. Its methods may be called from any goroutine.
+type Watcher struct {
 	fleet  *fleet.Fleet
 	client *http.Client
 	config Config
@@ -72,15 +72,15 @@ type Static struct {
 	notes   map[string][]string
 }
 
-// NewStatic returns a watcher of targets. It starts nothing. A nil client means the client of [NewClient].
-func NewStatic(f *fleet.Fleet, targets []Target, c Config, client *http.Client, log *slog.Logger) (*Static, error) {
+// NewWatcher returns a watcher of targets. It starts nothing. A nil client means the client of [NewClient].
+func NewWatcher(f *fleet.Fleet, targets []Target, c Config, client *http.Client, log *slog.Logger) (*Watcher, error) {
 	if c.Peers == nil {
 		c.Peers = new(network.Peers)
 	}
 	if client == nil {
 		client = NewClient(nil, c.Peers)
 	}
-	s := &Static{fleet: f, client: client, config: c.withDefaults(), log: log, changed: make(chan struct{}), claims: newClaims(), notes: map[string][]string{},
+	s := &Watcher{fleet: f, client: client, config: c.withDefaults(), log: log, changed: make(chan struct{}), claims: newClaims(), notes: map[string][]string{},
 		roster: roster{lists: map[Source][]Target{}, removed: map[string]bool{}, leaving: map[string]*leave{}}}
 	if err := s.Replace(targets); err != nil {
 		return nil, err
@@ -88,8 +88,8 @@ func NewStatic(f *fleet.Fleet, targets []Target, c Config, client *http.Client, 
 	return s, nil
 }
 
-// Replace makes targets the workers of the list: see [Static.Prepare]. If one target is not valid, nothing changes.
-func (s *Static) Replace(targets []Target) error {
+// Replace makes targets the workers of the list: see [Watcher.Prepare]. If one target is not valid, nothing changes.
+func (s *Watcher) Replace(targets []Target) error {
 	apply, err := s.Prepare(SourceList, targets)
 	if err != nil {
 		return err
@@ -99,14 +99,14 @@ func (s *Static) Replace(targets []Target) error {
 }
 
 // Notes returns, by URL, what the last probe of each worker could not learn or had to assume.
-func (s *Static) Notes() map[string][]string {
+func (s *Watcher) Notes() map[string][]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.notes)
 }
 
 // note stores the notes of the worker at url. Without notes it deletes the entry.
-func (s *Static) note(url string, notes []string) {
+func (s *Watcher) note(url string, notes []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(notes) == 0 {
@@ -117,7 +117,7 @@ func (s *Static) note(url string, notes []string) {
 }
 
 // Run watches the workers until ctx ends, and then returns nil. The workers stay in the fleet in their last state.
-func (s *Static) Run(ctx context.Context) error {
+func (s *Watcher) Run(ctx context.Context) error {
 	type watching struct {
 		*worker
 		stay uint64
@@ -153,7 +153,7 @@ func (s *Static) Run(ctx context.Context) error {
 			s.log.Info("worker removed", "worker", url)
 		}
 		for _, t := range targets {
-			w := &worker{Static: s, target: t.Target}
+			w := &worker{Watcher: s, target: t.Target}
 			if old := watched[t.URL]; old == nil {
 				w.begin()
 			} else if old.target.Equal(t.Target) {
@@ -182,7 +182,7 @@ func (s *Static) Run(ctx context.Context) error {
 
 // worker watches one target. One goroutine uses it.
 type worker struct {
-	*Static
+	*Watcher
 	target Target
 	id     fleet.WorkerID
 
@@ -438,7 +438,7 @@ func (w *worker) report(err error) {
 }
 
 // Target returns the target with that URL; the zero Target if there is none.
-func (s *Static) Target(url string) Target {
+func (s *Watcher) Target(url string) Target {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l, _ := s.find(url)
