@@ -34,9 +34,9 @@ type ForeignFlag struct {
 	Name string // without the dashes
 	Of   string // the routers that have the flag
 	Form FlagForm
-	// Advice says what to do instead of a flag that has no counterpart. Refused says that the router does not start with
-	// the flag, because without its effect requests would go elsewhere, or be less protected. The flag is otherwise a
-	// warning.
+	// Advice says what to do instead of a flag that has no counterpart. Refused says that the router does not start
+	// with the flag, because without its effect requests would go elsewhere, or be less protected. The flag is
+	// otherwise a warning.
 	Advice  string
 	Refused bool
 	// apply changes the configuration, and returns the setting that it changed, with its value.
@@ -277,9 +277,9 @@ func (f *foreign) apiKey(values []string) (string, error) {
 	return f.each(setting, func(t *discovery.Target) { t.APIKey = key })
 }
 
-// queueFlag applies a flag of a queue. Other routers' queues are for a limit of all requests together, which most of their
-// command lines do not set, and they refuse what finds the queue full. So the flags do not turn the queue on: requests
-// that those routers would serve would be refused.
+// queueFlag applies a flag of a queue. Other routers' queues are for a limit of all requests together, which most of
+// their command lines do not set, and they refuse what finds the queue full. So the flags do not turn the queue on:
+// requests that those routers would serve would be refused.
 func queueFlag(apply func(*foreign, []string) (string, error)) func(*foreign, []string) (string, error) {
 	return func(f *foreign, values []string) (string, error) {
 		f.heeded = f.Queue.On()
