@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"slices"
 	"strconv"
@@ -186,7 +187,9 @@ func (r *recovery) detokenize(ctx context.Context, w *fleet.Worker, ids []uint32
 	return *cmp.Or(said.Prompt, said.Text), true
 }
 
-// kept is an http.ResponseWriter that keeps the answer.
+var errLong = errors.New("the answer is too long")
+
+// kept is an http.ResponseWriter that keeps the answer, up to maxEvent bytes.
 type kept struct {
 	header http.Header
 	body   []byte
@@ -195,6 +198,9 @@ type kept struct {
 func (k *kept) Header() http.Header { return k.header }
 func (k *kept) WriteHeader(int)     {}
 func (k *kept) Write(b []byte) (int, error) {
+	if len(k.body)+len(b) > maxEvent {
+		return 0, errLong
+	}
 	k.body = append(k.body, b...)
 	return len(b), nil
 }

@@ -25,6 +25,7 @@ type parsing struct {
 	calls     []string // the ids of the tool calls, as JSON
 	last      []byte   // the delta of the last event with ids, in the form of appendPresent
 	head      []byte   // the part of a question that all questions have in common
+	noted     int      // bytes of the deltas that were looked at
 	stuck     bool     // the worker gave no event for its ids
 	slow      bool     // the last question took longer than slowQuestion
 	waiting   []uint32 // ids that came, for which no event was asked yet
@@ -79,6 +80,7 @@ func (r *recovery) silent() bool {
 // noteParsed remembers what the delta of the event in r.piece says about the state of the parser.
 func (r *recovery) noteParsed(delta []byte) {
 	p := &r.parsing
+	p.noted += len(delta)
 	for name, value := range jsonscan.Members(delta) {
 		switch string(name) {
 		case "reasoning", "reasoning_content":

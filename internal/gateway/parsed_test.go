@@ -349,3 +349,33 @@ func TestSlowQuestionsAskForSeveralEvents(t *testing.T) {
 		t.Errorf("%d questions", n)
 	}
 }
+
+// A worker that answers a question about ids without an end does not fill the memory.
+func TestAnEndlessAnswerToAQuestionIsCut(t *testing.T) {
+	const part, parts = 1 << 20, 64
+	var sent atomic.Int64
+	f, all := callers(t, nil)
+	_ = f.stop()
+	all[0].after = []int{9}
+	endless := worker(t, func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasSuffix(r.URL.Path, "render") {
+			all[0].ServeHTTP(w, r)
+			return
+		}
+		for range parts {
+			if _, err := w.Write(make([]byte, part)); err != nil {
+				return
+			}
+			sent.Add(part)
+		}
+	})
+	f = serve(t, func(s *settings) {
+		s.policy, s.facts.Version, s.gateway.StreamRecovery = "round_robin", "0.32.0", gateway.RecoverExact
+	}, endless, endless+"/b")
+	if _, raw := f.post(t, toolsBody); strings.Count(raw, `"error"`) != 1 {
+		t.Error(raw)
+	}
+	if n := sent.Load(); n == 0 || n >= parts*part {
+		t.Errorf("the router read %d bytes", n)
+	}
+}

@@ -19,8 +19,12 @@ const (
 	// maxRecovered bounds the memory for the ids of one stream: a longer answer is not recovered. 256 Ki ids are longer
 	// than the answers of today's models.
 	maxRecovered = 256 << 10
-	// maxEvent bounds the memory for one event that arrives in parts. The first event has the ids of the prompt.
+	// maxEvent bounds the memory for one event that arrives in parts, and for the answer to a question about ids. The
+	// first event has the ids of the prompt.
 	maxEvent = 8 << 20
+	// maxText bounds the memory for the text of one stream, and the deltas of a parsed stream that are looked at: an
+	// engine may send text without ids. maxRecovered ids have about 1 MiB of text.
+	maxText = 8 << 20
 	// maxStepsBack is how many chunks a continuation goes back at most. Almost always 0 to 3 are enough; a stop string of
 	// some hundred characters needs some tens.
 	maxStepsBack = 64

@@ -583,3 +583,34 @@ func TestAStreamWhoseWorkerIsSilentContinuesElsewhere(t *testing.T) {
 	}
 	f.idle(t)
 }
+
+// The memory for one stream is bounded, whatever the workers send: text without ids, and endless tool calls with ids.
+func TestAStreamOfEndlessTextIsNotRemembered(t *testing.T) {
+	const part = 1 << 20
+	for _, c := range []struct {
+		body, prefix, delta, ids string
+	}{
+		{greedyChat, `"content":"`, `"`, "null"},
+		{strings.Replace(greedyChat, `"messages"`, `"tools":[{"type":"function","function":{"name":"f"}}],"messages"`, 1), `"tool_calls":[{"index":0,"function":{"arguments":"`, `"}}]`, "[7]"},
+	} {
+		answer := func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			event := func(text, ids string) string {
+				return `data: {"id":"x","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{` + c.prefix + text + c.delta + `},"finish_reason":null,"token_ids":` + ids + `}],"prompt_token_ids":[1,2,3]}` + "\n\n"
+			}
+			_, _ = io.WriteString(w, event("a", "[7]"))
+			for range 9 {
+				_, _ = io.WriteString(w, event(strings.Repeat("a", part), c.ids))
+			}
+			panic(http.ErrAbortHandler)
+		}
+		f := serve(t, func(s *settings) {
+			s.policy, s.facts.Version, s.gateway.StreamRecovery = "round_robin", "0.32.0", gateway.RecoverExact
+		}, worker(t, answer), worker(t, answer))
+		got := f.stream(t, "/v1/chat/completions", fmt.Sprintf(c.body, 40, "null"))
+		if got.done || got.failures != 1 || !strings.Contains(f.metrics(t), `{outcome="refused",reason="length"} 1`) {
+			t.Errorf("%s: %d failures", c.prefix, got.failures)
+		}
+		f.idle(t)
+	}
+}

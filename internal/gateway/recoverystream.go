@@ -160,7 +160,7 @@ func (r *recovery) note(text []byte) {
 	case len(text) > 0 && len(c.IDs) == 0 && len(r.ids) == 0,
 		r.parsing.on && len(c.IDs) == 0 && !c.Role && c.Finish == nil && c.Usage == nil:
 		r.giveUp("ids")
-	case len(r.ids)+len(c.IDs) > maxRecovered:
+	case len(r.ids)+len(c.IDs) > maxRecovered, len(r.text)+len(text) > maxText, r.parsing.on && r.parsing.noted+len(c.Delta) > maxText:
 		r.giveUp("length")
 	}
 	r.finished = r.finished || c.Finish != nil
