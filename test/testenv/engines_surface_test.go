@@ -108,6 +108,7 @@ func TestTheSurfaceOfVLLM(t *testing.T) {
 	vectors := begin(t, "vectors", launch{kind: "vllm", env: []string{"SERVED=vectors", "KV_JSON="}, args: []string{"--runner", "pooling", "--convert", "embed"}})
 	chats.await(t)
 	vectors.await(t)
+	t.Run("the doctor finds nothing", func(t *testing.T) { examine(t, chats) })
 	gateway := testenv.Serve(t, "--worker", chats.url, "--worker", vectors.url)
 	waitModels(t, gateway.URL, "tiny", "vectors")
 
@@ -243,6 +244,7 @@ func officialClients(t *testing.T, base string, chats, vectors *realEngine) {
 func TestTheSurfaceOfSGLang(t *testing.T) {
 	engine := begin(t, "surface", launch{kind: "sglang"})
 	engine.await(t)
+	t.Run("the doctor finds nothing", func(t *testing.T) { examine(t, engine) })
 	gateway := testenv.Serve(t, "--worker", engine.url)
 	waitModels(t, gateway.URL, "tiny")
 	params := `"sampling_params":{"temperature":0,"max_new_tokens":12}`
