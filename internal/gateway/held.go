@@ -63,7 +63,7 @@ func (h *hold) makeRoom(a *held, cfg *HoldConfig) bool {
 	if fits(requests, bytes) {
 		return true
 	}
-	if h.g.Tenants == nil || h.g.Tenants.Open() {
+	if h.g.Tenants.Open() {
 		return false // a header or a key names the tenant then, and a client could invent many
 	}
 	type use struct {

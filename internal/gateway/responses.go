@@ -93,7 +93,7 @@ func (g *Gateway) workerOf(id, tenant string) (w *fleet.Worker, model string, er
 	made, ok := g.responses.find(id, tenant, time.Now())
 	if !ok {
 		// With tenants, the response of a worker may be another tenant's.
-		if all := snap.Workers(); len(all) == 1 && (g.Tenants == nil || g.Tenants.Open()) {
+		if all := snap.Workers(); len(all) == 1 && g.Tenants.Open() {
 			return all[0], "", nil
 		}
 		return nil, "", api.UnknownResponse(id)
@@ -109,7 +109,7 @@ func (g *Gateway) workerOf(id, tenant string) (w *fleet.Worker, model string, er
 func (g *Gateway) continues(p *prepared, tenant string) error {
 	id := p.read.PreviousResponseID
 	// The header with the worker's URL overrides where the response is, but not whose it is.
-	if id == "" || p.route.Target != "" && (g.Tenants == nil || g.Tenants.Open()) {
+	if id == "" || p.route.Target != "" && g.Tenants.Open() {
 		return nil
 	}
 	w, _, err := g.workerOf(id, tenant)

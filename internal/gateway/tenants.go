@@ -32,7 +32,7 @@ const maxCredential = 16 << 10
 
 // whoAsks returns the tenant of a request, nil if the gateway is open. The error is ready for api.WriteError.
 func (g *Gateway) whoAsks(h http.Header) (*tenant.Tenant, error) {
-	if g.Tenants == nil || g.Tenants.Open() {
+	if g.Tenants.Open() {
 		return nil, nil
 	}
 	if g.identity.named {

@@ -61,8 +61,8 @@ func NewRegistry() *Registry {
 // Keyed reports whether the tenant has keys. Such a tenant has to prove its name.
 func (t *Tenant) Keyed() bool { return t.keyed }
 
-// Open reports whether there are no tenants: then everybody may use the gateway.
-func (r *Registry) Open() bool { return len(r.now.Load().tenants) == 0 }
+// Open reports whether there are no tenants: then everybody may use the gateway. A nil Registry is open.
+func (r *Registry) Open() bool { return r == nil || len(r.now.Load().tenants) == 0 }
 
 // Tenants returns all tenants in the order of the list. Callers must not change the slice.
 func (r *Registry) Tenants() []*Tenant { return r.now.Load().tenants }
