@@ -2,8 +2,6 @@ package config
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -270,8 +268,7 @@ func (f *foreign) apiKey(values []string) (string, error) {
 	}
 	setting := "api_key of all workers"
 	if f.Tenants == nil && f.TenantsFile == "" {
-		sum := sha256.Sum256([]byte(key))
-		f.Tenants = []tenant.Config{{Name: "default", KeysSHA256: []string{hex.EncodeToString(sum[:])}}}
+		f.Tenants = []tenant.Config{{Name: "default", KeysSHA256: []string{tenant.KeySHA256(key)}}}
 		setting += ", and of the tenant default: clients need it, as with SMG and sglang-router"
 	}
 	return f.each(setting, func(t *discovery.Target) { t.APIKey = key })

@@ -186,13 +186,26 @@ func dynamoFlags() []ForeignFlag {
 	}
 }
 
-// unlikeFlags are flags without a counterpart whose effect routing does not need.
-func unlikeFlags() (all []ForeignFlag) {
-	for _, row := range []struct {
-		names, of string
-		form      FlagForm
-		advice    string
-	}{
+// advice is a row for flags without a counterpart.
+type advice struct {
+	names, of string // names are separated by spaces
+	form      FlagForm
+	text      string
+}
+
+// advised returns the flags of the rows.
+func advised(refused bool, rows []advice) (all []ForeignFlag) {
+	for _, row := range rows {
+		for name := range strings.FieldsSeq(row.names) {
+			all = append(all, ForeignFlag{Name: name, Of: row.of, Form: row.form, Advice: row.text, Refused: refused})
+		}
+	}
+	return all
+}
+
+// unlikeFlags have no counterpart, and routing does not need their effect.
+func unlikeFlags() []ForeignFlag {
+	return advised(false, []advice{
 		{"kv-event-block-size block-size", "vllm-router and SMG", OneValue, "leave it out: the router reads the block size from the engines (routing.block_sizes corrects it)"},
 		{"dp-aware", sglang, NoValue, "leave it out: the router asks each worker for its ranks, and chooses the rank of each request"},
 		{"enable-igw", others, NoValue, "leave it out: each request goes to the workers that serve its model"},
@@ -244,21 +257,12 @@ func unlikeFlags() (all []ForeignFlag) {
 		{"router-event-threads router-min-initial-workers", dynamo, OneValue, "leave it out: events need no threads of their own, and the router starts without workers"},
 		{"migration-limit migration-max-seq-len", dynamo, OneValue, "gateway.stream_recovery says which streams continue at another worker (docs/operate.md)"},
 		{"router-assume-kv-reuse", dynamo, NoValue, "leave it out: requests under way that share a prefix are counted once"},
-	} {
-		for name := range strings.FieldsSeq(row.names) {
-			all = append(all, ForeignFlag{Name: name, Of: row.of, Form: row.form, Advice: row.advice})
-		}
-	}
-	return all
+	})
 }
 
-// refusedFlags are flags without whose effect requests would go elsewhere, or be less protected.
-func refusedFlags() (all []ForeignFlag) {
-	for _, row := range []struct {
-		names, of string
-		form      FlagForm
-		advice    string
-	}{
+// refusedFlags have no counterpart, and without their effect requests would go elsewhere, or be less protected.
+func refusedFlags() []ForeignFlag {
+	return advised(true, []advice{
 		{"pd-disaggregation epd-disaggregation vllm-pd-disaggregation mini-lb", others, NoValue,
 			"the router sends a whole request to one worker: keep the router that you have for prefill and decode workers, or name workers that do both"},
 		{"prefill decode encode prefill-selector decode-selector encode-selector", others, ManyValues, "name workers that do prefill and decode: --worker URL"},
@@ -297,10 +301,5 @@ func refusedFlags() (all []ForeignFlag) {
 		{"enable-program-scheduling", vllm, NoValue, "leave the flag out"},
 		{"model-alias", smg, OneValue, "set model_aliases in the file (docs/configure.md)"},
 		{"selection-policy", smg, OneValue, "set policies and model_policies in the file (docs/configure.md)"},
-	} {
-		for name := range strings.FieldsSeq(row.names) {
-			all = append(all, ForeignFlag{Name: name, Of: row.of, Form: row.form, Advice: row.advice, Refused: true})
-		}
-	}
-	return all
+	})
 }

@@ -1,6 +1,7 @@
 package tenant
 
 import (
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -90,6 +91,12 @@ func (c *Config) burst() float64 {
 
 var errNoDigest = errors.New("not a SHA-256 digest in 64 hex digits; the key itself must not stand here. " +
 	"This command prints the digest of a key: printf %s \"$KEY\" | sha256sum")
+
+// KeySHA256 returns the digest of an API key, as Config.KeysSHA256 has it.
+func KeySHA256(key string) string {
+	d := sha256.Sum256([]byte(key))
+	return hex.EncodeToString(d[:])
+}
 
 // digestOf reads a digest in hex. Its error does not contain the text, because the text may be a key.
 func digestOf(text string) (digest, error) {

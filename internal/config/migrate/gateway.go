@@ -1,8 +1,6 @@
 package migrate
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"slices"
 	"strconv"
@@ -111,7 +109,7 @@ func (c *converter) tenants(n *config.Node) {
 			t.Name = fmt.Sprintf("client-%d", i+1)
 		}
 		if key := text(entry); key != "" { // a list of keys without settings
-			t.KeysSHA256 = []string{digestOf(key)}
+			t.KeysSHA256 = []string{tenant.KeySHA256(key)}
 		}
 		for _, p := range entry.Keys() {
 			at := fmt.Sprintf("api_keys[%d].%s", i, p.Key)
@@ -119,7 +117,7 @@ func (c *converter) tenants(n *config.Node) {
 			switch p.Key {
 			case "name", "allowed_models":
 			case "key":
-				t.KeysSHA256 = []string{digestOf(text(p.Value))}
+				t.KeysSHA256 = []string{tenant.KeySHA256(text(p.Value))}
 			case "rate_limit_rps":
 				t.RequestsPerSecond = number
 			case "max_concurrent":
@@ -134,11 +132,6 @@ func (c *converter) tenants(n *config.Node) {
 		}
 		c.Tenants = append(c.Tenants, t)
 	}
-}
-
-func digestOf(key string) string {
-	sum := sha256.Sum256([]byte(key))
-	return hex.EncodeToString(sum[:])
 }
 
 // hold reads how long requests wait while there is no worker.
