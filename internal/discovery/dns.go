@@ -128,15 +128,7 @@ func (d *DNS) look(ctx context.Context) {
 		}
 		d.failed[i] = why
 	}
-	var all []Target
-	for _, list := range d.answers {
-		for _, t := range list {
-			if index(all, t.URL) < 0 {
-				all = append(all, t)
-			}
-		}
-	}
-	apply, err := d.workers.Prepare(SourceDNS, all)
+	apply, err := d.workers.Prepare(SourceDNS, union(d.answers))
 	if err != nil {
 		d.log.Error("the answers of DNS cannot be used", "error", err)
 		return
@@ -148,16 +140,24 @@ func (d *DNS) look(ctx context.Context) {
 // The error joins those of the names that have no answer.
 func (c DNSConfig) Lookup(ctx context.Context, resolver *net.Resolver) (all []Target, err error) {
 	d := NewDNS(c, nil, resolver, slog.New(slog.DiscardHandler))
-	for _, t := range c.Names {
-		found, failed := d.resolve(ctx, t)
+	for i, t := range c.Names {
+		var failed error
+		d.answers[i], failed = d.resolve(ctx, t)
 		err = errors.Join(err, failed)
-		for _, w := range found {
-			if index(all, w.URL) < 0 {
-				all = append(all, w)
+	}
+	return union(d.answers), err
+}
+
+// union returns the workers of all answers, each URL once.
+func union(answers [][]Target) (all []Target) {
+	for _, list := range answers {
+		for _, t := range list {
+			if index(all, t.URL) < 0 {
+				all = append(all, t)
 			}
 		}
 	}
-	return all, err
+	return all
 }
 
 // resolve returns the workers of a name, in the order of their URLs. Without an answer it returns an error. If a name
