@@ -172,10 +172,10 @@ func (a *Admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // needsKey reports whether a path is answered only with the key, if there is a key.
 func needsKey(path string) bool {
 	switch path {
-	case "/flush_cache", "/sleep", "/wake_up", "/is_sleeping", "/add_worker", "/remove_worker", "/list_workers":
+	case "/flush_cache", "/sleep", "/wake_up", "/is_sleeping":
 		return true
 	}
-	return strings.HasPrefix(path, "/admin")
+	return api.PeerPath(path) || strings.HasPrefix(path, "/admin")
 }
 
 // refuse answers a request for which there is no place.
@@ -207,7 +207,7 @@ func wrongMethod(methods []string) http.HandlerFunc {
 
 func unknown(w http.ResponseWriter, r *http.Request) {
 	switch path := r.URL.Path; {
-	case path == "/add_worker" || path == "/remove_worker" || path == "/list_workers":
+	case api.PeerPath(path):
 		problem(w, http.StatusNotFound, fmt.Errorf("there is no %s here: set admin.peer_paths to true in the file, or use GET, POST and DELETE /admin/workers", path))
 		return
 	case strings.HasPrefix(path, "/v1/"):

@@ -103,14 +103,23 @@ func NoModelYet(model string, waiting, workers int) *Error {
 	return e
 }
 
+// PeerPath reports whether a path is one with which other routers add, remove and list workers. The operators' listener
+// may serve these paths.
+func PeerPath(path string) bool {
+	return path == "/add_worker" || path == "/remove_worker" || path == "/list_workers"
+}
+
+// operators says where the operators' listener is.
+const operators = "at the operators' listener (--admin-listen of serve, 127.0.0.1:9090 by default)"
+
 // UnknownPath returns the error for an unknown path (404).
 func UnknownPath(method, path string) *Error {
 	advice := "; try POST /v1/chat/completions, POST /v1/completions or GET /v1/models"
 	switch {
 	case path == "/metrics" || strings.HasPrefix(path, "/admin/"):
-		advice = ": it is at the operators' listener (--admin-listen of serve, 127.0.0.1:9090 by default)"
-	case path == "/add_worker" || path == "/remove_worker" || path == "/list_workers":
-		advice = ": with admin.peer_paths it is at the operators' listener (--admin-listen of serve, 127.0.0.1:9090 by default)"
+		advice = ": it is " + operators
+	case PeerPath(path):
+		advice = ": with admin.peer_paths it is " + operators
 	case strings.HasPrefix(path, "/v1/v1/"):
 		advice = ": the client adds /v1 to a base URL that has it; remove one of them"
 	}
