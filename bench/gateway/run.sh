@@ -75,6 +75,11 @@ for i in 1 2 3 4; do
 done
 for i in 1 2 3 4; do ready "mock$i" "http://${workers[i - 1]}/health"; done
 
+# temp_paths NAME: the folders of an nginx for temporary files. Without them it would write into the machine's folders.
+temp_paths() {
+	printf '%s_temp_path %s; ' client_body "$work/$1-body" proxy "$work/$1-proxy" fastcgi "$work/$1-fastcgi" uwsgi "$work/$1-uwsgi" scgi "$work/$1-scgi"
+}
+
 nginx_row() {
 	if ! command -v nginx >/dev/null; then say "skipping nginx: it is not installed (apt-get install nginx-light)"; drop nginx; return; fi
 	address[nginx]=127.0.0.1:$((PORT + 3))
@@ -86,11 +91,7 @@ nginx_row() {
 		events { worker_connections 4096; }
 		http {
 			access_log off;
-			client_body_temp_path $work/nginx-body;
-			proxy_temp_path $work/nginx-proxy;
-			fastcgi_temp_path $work/nginx-fastcgi;
-			uwsgi_temp_path $work/nginx-uwsgi;
-			scgi_temp_path $work/nginx-scgi;
+			$(temp_paths nginx)
 			client_body_buffer_size 1m;
 			client_max_body_size 64m;
 			keepalive_requests 1000000;
@@ -157,11 +158,7 @@ traces_row() {
 		events {}
 		http {
 			access_log off;
-			client_body_temp_path $work/sink-body;
-			proxy_temp_path $work/sink-proxy;
-			fastcgi_temp_path $work/sink-fastcgi;
-			uwsgi_temp_path $work/sink-uwsgi;
-			scgi_temp_path $work/sink-scgi;
+			$(temp_paths sink)
 			client_max_body_size 64m;
 			server { listen $sink; location / { return 200; } }
 		}
