@@ -78,8 +78,9 @@ telemetry:
 func TestASoakWithChurnAndFaultsLeavesNothingBehind(t *testing.T) {
 	length := soakTime(t)
 	var workers []*mockengine.Server
+	engine := func(c *mockengine.Config) { c.Speed, c.Blocks, c.OutputTokens = 50, 2000, 60 }
 	for range 4 {
-		workers = append(workers, mock(t, func(c *mockengine.Config) { c.Speed, c.Blocks, c.OutputTokens = 50, 2000, 60 }))
+		workers = append(workers, mock(t, engine))
 	}
 	spans := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
 	defer spans.Close()
@@ -89,7 +90,7 @@ func TestASoakWithChurnAndFaultsLeavesNothingBehind(t *testing.T) {
 	}
 	s := &soak{f: serveFile(t, file, workers)}
 	s.f.trusted(t)
-	guest := mock(t, func(c *mockengine.Config) { c.Speed, c.Blocks, c.OutputTokens = 50, 2000, 60 })
+	guest := mock(t, engine)
 	ctx, cancel := context.WithTimeout(context.Background(), length)
 	defer cancel()
 	var all sync.WaitGroup
