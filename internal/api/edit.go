@@ -69,8 +69,8 @@ func edited(key []byte, edits []Edit) int {
 	return -1
 }
 
-// LoRAPaths returns the adapters that a body names in lora_path, in which SGLang takes one adapter or a list beside the
-// model. ok is false if lora_path is neither. body is one JSON object, as Read accepts it.
+// LoRAPaths returns the adapters that a body names in lora_path. SGLang takes one adapter or a list there. ok is false
+// if lora_path is neither. body is one JSON object, as Read accepts it.
 func LoRAPaths(body []byte) (names []string, ok bool) {
 	field := []Edit{{Name: fieldNames[FieldLoRAPath]}}
 	for key, value := range jsonscan.Members(body) {

@@ -108,7 +108,7 @@ func (g *Gateway) workerOf(id, tenant string) (w *fleet.Worker, model string, er
 // continues sends a request that continues a response to the worker that has the response.
 func (g *Gateway) continues(p *prepared, tenant string) error {
 	id := p.read.PreviousResponseID
-	// The header with the worker's URL overrides where the response is, but not whose it is.
+	// X-Warmpath-Target may name another worker than the one with the response. The tenant is checked all the same.
 	if id == "" || p.route.Target != "" && g.Tenants.Open() {
 		return nil
 	}

@@ -140,8 +140,8 @@ func (j *Journal) drop(bytes int) {
 	j.t.journals.WithLabelValues(j.name, "dropped").Inc()
 }
 
-// Open opens the file before Run, so that a router whose log cannot be written does not begin to serve. Close, or the
-// end of Run, closes the file. A nil *Journal has no file.
+// Open opens the file. A router calls it before it serves, to find a log that it cannot write. Run then does not open
+// it. Close, or the end of Run, closes the file. A nil *Journal has no file.
 func (j *Journal) Open() error {
 	if j == nil || j.out != nil {
 		return nil
