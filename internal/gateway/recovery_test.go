@@ -88,6 +88,9 @@ func (p *parrot) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				case <-r.Context().Done():
 				}
 				return
+			case "done":
+				_, _ = io.WriteString(w, doneChunk)
+				return
 			case "end":
 				return
 			}
@@ -462,6 +465,25 @@ func TestAStreamReturnsToAnEarlierWorkerIfNoOtherIsLeft(t *testing.T) {
 	})
 	if got := f.stream(t, "/v1/chat/completions", fmt.Sprintf(greedyChat, 40, "null")); !got.done || got.failures != 0 || got.finish != "length" {
 		t.Errorf("%s", got.raw)
+	}
+	f.idle(t)
+}
+
+// [DONE] without a finish_reason is no end of an answer: the client does not get it, and the stream continues.
+func TestAStreamContinuesAfterDoneWithoutAFinishReason(t *testing.T) {
+	f, _ := parrots(t, 2, nil, func(_ int, p *parrot) {
+		p.loses = func(asked int) (int, string) {
+			if asked > 1 {
+				return -1, ""
+			}
+			return 6, "done"
+		}
+	})
+	for _, path := range []string{"/v1/chat/completions", "/v1/completions"} {
+		body := map[bool]string{true: greedyChat, false: greedyCompletion}[strings.HasPrefix(path, "/v1/chat")]
+		if got := f.stream(t, path, fmt.Sprintf(body, 30, "null")); !got.done || got.failures != 0 || got.finish != "length" {
+			t.Errorf("%s: %s", path, got.raw)
+		}
 	}
 	f.idle(t)
 }

@@ -320,6 +320,9 @@ func TestACutStreamNeverLooksComplete(t *testing.T) {
 	f("FIN behind the finish", chunks(finish), token+finish, true, Truncated)
 	f("RST", "RST", token, true, Truncated)
 	f("clean end without a finish", lastChunk, token, true, Truncated)
+	f("[DONE] without a finish", chunks(done), token, true, Truncated)
+	f("[DONE] without a finish, and a clean end", chunks(done)+lastChunk, token, true, Truncated)
+	f("[DONE] without a finish, in one with a token and the end", chunks(token+done)+lastChunk, token+token, true, Truncated)
 	broken := Protocol
 	if via.protocol == network.ProtocolHTTP2 {
 		broken = Truncated // the stream is reset: HTTP/2 has no chunks

@@ -180,6 +180,10 @@ func (x *exchange) pump(k *conn, head, n int) {
 			x.whole(data[:held])
 			return
 		}
+		if x.stream && x.unfinished() && x.watch.Done() {
+			x.endUnfinished(data[:send])
+			return
+		}
 		if send > 0 {
 			if x.overflows(data[:held]) || !x.pass(data[:send], false) {
 				return
@@ -308,11 +312,8 @@ func (x *exchange) whole(rest []byte) {
 		return
 	}
 	x.progress()
-	if x.stream && !x.watch.Finished() && !x.watch.Failed() && !x.watch.Done() {
-		// The framing ended cleanly, but no choice is finished: tell the client.
-		if len(rest) == 0 || x.pass(rest, false) {
-			x.broken(Truncated, fmt.Errorf("%s ended its stream without a finish_reason", x.a.Worker))
-		}
+	if x.stream && x.unfinished() {
+		x.endUnfinished(rest)
 		return
 	}
 	if !x.pass(rest, true) {
@@ -326,6 +327,29 @@ func (x *exchange) whole(rest []byte) {
 	default:
 		x.fail(Truncated, api.WorkerBroke(fmt.Errorf("%s gave no finish_reason", x.a.Worker)))
 	}
+}
+
+// unfinished reports whether the end of the answer did not come yet. An error event is an end, too.
+func (x *exchange) unfinished() bool { return !x.watch.Finished() && !x.watch.Failed() }
+
+// endUnfinished ends a stream that its worker ended although no choice is finished. The worker may have sent [DONE].
+// The client gets an error event in place of it, because it would take the stream for complete.
+func (x *exchange) endUnfinished(events []byte) {
+	if events = beforeDone(events); len(events) == 0 || x.pass(events, false) {
+		x.broken(Truncated, fmt.Errorf("%s ended its stream without a finish_reason", x.a.Worker))
+	}
+}
+
+// beforeDone returns the events before [DONE].
+func beforeDone(events []byte) []byte {
+	at := 0
+	for line := range bytes.Lines(events) {
+		if payload, is := bytes.CutPrefix(line, []byte("data:")); is && string(bytes.TrimSpace(payload)) == "[DONE]" {
+			return events[:at]
+		}
+		at += len(line)
+	}
+	return events
 }
 
 // holdBack checks a complete answer before its first byte is forwarded. It returns true if the answer must not be
