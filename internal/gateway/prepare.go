@@ -108,13 +108,14 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, endpo
 	if ok {
 		base = pool.Model
 	}
+	p.model = base
 	switch {
 	case !ok:
 		p.found.Outcome = tokens.NoWorker
 	case !d.Matched(), !decides.Matches() && !shadow.wants() && !p.explains:
 		p.found.Outcome = unneeded
 	default:
-		p.workers, p.model = appendWorkers(p.workers, pool.Workers, pool.Model), pool.Model
+		p.workers = appendWorkers(p.workers, pool.Workers, pool.Model)
 		began := time.Now()
 		span := p.span.Part("tokenize")
 		p.found = g.Tokens.Find(ctx, tokens.Prompt{Request: &p.read, Authorization: h.Get("Authorization"), Model: pool.Model, Scratch: p.text}, p.workers)

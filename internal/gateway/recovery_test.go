@@ -452,6 +452,28 @@ func TestAStreamContinuesOnlyAtAnEngineOfTheSameVersion(t *testing.T) {
 	f.idle(t)
 }
 
+// A chat without max_tokens ends with the model's length. The worker says it, whatever policy chose the worker.
+func TestAChatWithoutMaxTokensContinuesUnderEveryPolicy(t *testing.T) {
+	for _, policy := range []string{"kv_aware", "round_robin", "random"} {
+		f, _ := parrots(t, 2, func(s *settings) { s.policy = policy }, func(_ int, p *parrot) {
+			p.loses = func(asked int) (int, string) {
+				if asked > 1 {
+					return -1, ""
+				}
+				return 9, "die"
+			}
+		})
+		got := f.stream(t, "/v1/chat/completions", `{"model":"m","stream":true,"temperature":0,"stop":"stays","messages":[{"role":"user","content":"hi"}]}`)
+		if !got.done || got.failures != 0 || got.finish != "stop" {
+			t.Errorf("%s: %s", policy, got.raw)
+		}
+		if want := `warmpath_stream_recoveries_total{outcome="recovered",reason="truncated"} 1`; !strings.Contains(f.metrics(t), want) {
+			t.Errorf("%s: the metrics lack %s", policy, want)
+		}
+		_ = f.stop()
+	}
+}
+
 // Only connections were lost: the worker that was lost first serves the rest.
 func TestAStreamReturnsToAnEarlierWorkerIfNoOtherIsLeft(t *testing.T) {
 	f, _ := parrots(t, 2, nil, func(_ int, p *parrot) {
