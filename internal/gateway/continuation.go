@@ -61,7 +61,11 @@ func (r *recovery) prepare(ctx context.Context, w *fleet.Worker) (why string) {
 	if r.again == whole {
 		a.Body = api.AppendEdited(nil, a.Body, api.Edit{Name: "return_token_ids", Value: []byte("true")})
 		a.Writer, r.base = r, 0
+		r.root = r.rootAt(w)
 		return ""
+	}
+	if root := r.rootAt(w); root != "" && r.root != "" && root != r.root {
+		return "model"
 	}
 	if r.parsing.on {
 		return r.prepareParsed(ctx, w)
@@ -100,6 +104,10 @@ func (r *recovery) prepare(ctx context.Context, w *fleet.Worker) (why string) {
 	}
 	return "text"
 }
+
+// rootAt returns from where w loaded the model, "" if it is not known. Two workers can serve two models, such as a
+// quantized one and its original, under one name: one of them would continue the ids of the other with other tokens.
+func (r *recovery) rootAt(w *fleet.Worker) string { return tokens.WorkerOf(w, r.x.prepared.model).Root }
 
 // continues returns the rest of sent after text, if sent begins with text and text ends with a whole character. A
 // tokenizer may leave out the space before the first word of ids that it decodes alone.

@@ -43,6 +43,7 @@ type recovery struct {
 	chat    bool
 	engine  fleet.Engine // of the first worker
 	version string       // of the first worker's engine
+	root    string       // from where the worker that made the ids loaded the model; "" is unknown
 	remove  bool         // the engine leaves out lists of ids that were not asked for; otherwise it sends null
 	movable atomic.Bool  // the stream can continue at another worker now
 	heard   atomic.Int64 // when the worker's last piece came, in Unix nanoseconds; 0 while the piece is passed on
@@ -84,6 +85,7 @@ func (x *exchange) arm(d *warmpath.Decision) {
 	}
 	version := d.Worker.Facts.Version
 	r := &recovery{x: x, chat: x.dialect == api.OpenAIChat, engine: d.Worker.Facts.Engine, version: version}
+	r.root = r.rootAt(d.Worker)
 	r.remove = r.engine != fleet.EngineVLLM || !tokens.SendsNulls(version)
 	r.parsing.on = r.chat && usesParser(&x.prepared.read)
 	x.recovery = r

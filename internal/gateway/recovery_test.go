@@ -474,6 +474,32 @@ func TestAChatWithoutMaxTokensContinuesUnderEveryPolicy(t *testing.T) {
 	}
 }
 
+// A name may stand for two models, such as a quantized one and its original. Only the same one continues exactly.
+func TestAStreamContinuesOnlyWithTheModelOfTheSameRoot(t *testing.T) {
+	for root, continues := range map[string]bool{"org/m": true, "": true, "org/m-fp8": false} {
+		f, all := parrots(t, 2, nil, func(i int, p *parrot) {
+			p.loses = func(int) (int, string) { return map[int]int{0: 9, 1: -1}[i], "die" }
+		})
+		for i, at := range []string{"org/m", root} {
+			w := f.fleet.Snapshot().Workers()[i]
+			facts := w.Facts
+			facts.Models = []fleet.Model{{ID: "m", Root: at, MaxModelLen: 4096}}
+			f.fleet.Put(w.URL, facts)
+		}
+		got := f.stream(t, "/v1/chat/completions", fmt.Sprintf(greedyChat, 40, "null"))
+		if all[0].asked.Load() == 0 {
+			t.Fatal("the stream did not begin at the first worker")
+		}
+		if got.done != continues || (got.failures == 0) != continues || (all[1].asked.Load() == 1) != continues {
+			t.Errorf("%q: %s", root, got.raw)
+		}
+		if want := `outcome="refused",reason="model"} 1`; strings.Contains(f.metrics(t), want) == continues {
+			t.Errorf("%q: the metric %s", root, want)
+		}
+		_ = f.stop()
+	}
+}
+
 // Only connections were lost: the worker that was lost first serves the rest.
 func TestAStreamReturnsToAnEarlierWorkerIfNoOtherIsLeft(t *testing.T) {
 	f, _ := parrots(t, 2, nil, func(_ int, p *parrot) {
