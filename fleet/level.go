@@ -21,7 +21,7 @@ type ServiceLevel struct {
 // number, and more than a strict, a usual and a loose level are hardly told apart.
 const MaxServiceLevels = 4
 
-// longestLevel bounds the times of a service level. Whoever has more time needs no service level.
+// longestLevel is the largest time that a service level may have. A larger time limits nothing: answers end sooner.
 const longestLevel = time.Hour
 
 // DefaultServiceLevels returns two service levels that are usual for chats: a loose one and a strict one. Requests have

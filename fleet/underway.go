@@ -14,7 +14,7 @@ type Underway struct {
 }
 
 // AppendUnderway appends the requests under way on h that have service levels, as they are at now (Unix nanoseconds).
-// If h has more than most requests, it appends only every second one, every third one and so on; every says which. It
+// If h has more than most requests, it appends only every n-th one, and returns n in every; otherwise every is 1. It
 // takes a lock of h for about 15 ns for each appended request, and less for each other request.
 //
 // Prompts are computed in the order of their dispatch, so a waiting request gets its first token when its prompt and

@@ -32,8 +32,8 @@ const (
 	// riskCandidates is how many candidates get a risk: those with the lowest price without it. A candidate with a high
 	// price is rarely saved by its risk.
 	riskCandidates = 8
-	// riskRequests bounds how many requests of a candidate are looked at. If there are more, every second one, every
-	// third one and so on is looked at, and counts twice, three times and so on.
+	// riskRequests bounds how many requests of a candidate are looked at. If the candidate has more, addRisk looks at
+	// every n-th request, and counts it n times.
 	riskRequests = 64
 	// riskLater bounds how much later the request's own first token may come because of the risk, as a share. Without
 	// this bound the longest prompts gather where no level is left to lose, and wait for each other: on the public
@@ -46,7 +46,7 @@ const (
 // riskScratch is the memory of one decision.
 type riskScratch struct {
 	requests []fleet.Underway
-	every    int     // each request stands for so many
+	every    int     // the n of riskRequests: each of requests stands for n requests under way
 	lengths  []int32 // the last lengths of answers of class
 	class    uint64
 	listed   [riskCandidates]int
