@@ -32,8 +32,8 @@ type Chatter interface {
 	Chatting(model string, kind Kind) Chatting
 }
 
-// errDepends is returned for a request of which the engine makes a chat that depends on more than the request: on the
-// model's template, on flags of the engine, or on earlier answers.
+// errDepends is the error for a request that cannot be turned into a chat here. The engine's chat also depends on
+// something outside the request: the model's template, flags of the engine, or earlier answers.
 var errDepends = errors.New("the engine's rendering depends on more than the request")
 
 // convertible reports whether requests of the dialect are turned into chats.
