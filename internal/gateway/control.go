@@ -17,14 +17,15 @@ import (
 	"github.com/warmpath/warmpath/internal/proxy"
 )
 
-// order is what workers can be told to do.
+// order is a request that changes a worker: flush the cache, sleep or wake up.
 type order struct {
-	path string // at the router; vLLM's own name, except for /flush_cache
-	// vllm and sglang are the engines' paths. All other engines are asked as vLLM.
+	path string // the router's path for the order
+	// vllm and sglang are the engines' paths for the order. An engine that is not SGLang gets vLLM's path.
 	vllm, sglang string
-	empties      bool // the engine's cache is empty afterwards
+	empties      bool // the engine's cache is empty after the order
 }
 
+// orders has each order by the router's path.
 var orders = map[string]order{
 	"/flush_cache": {"/flush_cache", "/reset_prefix_cache", "/flush_cache", true},
 	"/sleep":       {"/sleep", "/sleep", "/release_memory_occupation", true},
