@@ -53,8 +53,8 @@ type Config struct {
 	// that the engines have from their start needs no entry. A reload applies changes of this and of the next two
 	// settings.
 	Adapters []gateway.Adapter `yaml:"adapters"`
-	// AdapterSlots is how many adapters a worker keeps loaded. 0 means the number that the engine reports, or 4 if it
-	// reports none. If all slots of the workers are taken, one of adapters without requests is unloaded.
+	// AdapterSlots is the greatest number of adapters that a worker may have loaded. 0 means the number that the engine
+	// reports, or 4 if it reports none. If no slot is free, the router unloads an adapter that no request uses.
 	AdapterSlots int `yaml:"adapter_slots"`
 	// AdapterTimeout is how long a worker may take to load or unload an adapter.
 	AdapterTimeout time.Duration `yaml:"adapter_timeout"`

@@ -28,8 +28,8 @@ type Adapter struct {
 // AdapterConfig says which adapters are loaded on demand. The zero value loads none.
 type AdapterConfig struct {
 	List []Adapter // no two have the same name
-	// Slots is how many adapters a worker keeps loaded, those that the router did not load included. 0: as many as the
-	// engine reports, or unknownSlots if it reports no number.
+	// Slots is the greatest number of adapters that a worker may have loaded. Adapters that the router did not load
+	// count, too. 0 means the number that the engine reports, or unknownSlots if it reports none.
 	Slots int
 	// Timeout is how long a worker may take to load or unload an adapter. 0: a minute.
 	Timeout time.Duration
@@ -45,8 +45,9 @@ const (
 	// loadPause is the time after a failed load in which its adapter is not loaded again, and its requests get the same
 	// error. Without it, each request would let up to three engines read a broken file.
 	loadPause = 5 * time.Second
-	// orderTime is the default of AdapterConfig.Timeout. An adapter of some gigabytes comes from a network drive in it.
-	orderTime = time.Minute
+	// adapterTimeout is the default of AdapterConfig.Timeout. In this time a worker reads some gigabytes from a network
+	// drive.
+	adapterTimeout = time.Minute
 )
 
 // adapters loads adapters on demand. It is safe for concurrent use.
@@ -115,7 +116,7 @@ func newAdapters(g *Gateway) *adapters {
 // are loaded stay loaded, also those that cfg no longer has.
 func (g *Gateway) UseAdapters(cfg AdapterConfig) {
 	if cfg.Timeout <= 0 {
-		cfg.Timeout = orderTime
+		cfg.Timeout = adapterTimeout
 	}
 	set := &adapterSet{AdapterConfig: cfg, byName: make(map[string]*Adapter, len(cfg.List))}
 	for i := range cfg.List {
@@ -499,7 +500,7 @@ func (a *adapters) plan(model string) (one *Adapter, what string) {
 	return one, "the adapter is not loaded: a request would first load it at " + place.worker.URL
 }
 
-// slots returns how many adapters a worker keeps loaded.
+// slots returns the greatest number of adapters that a worker may have loaded; see AdapterConfig.Slots.
 func (a *adapters) slots(w *fleet.Worker) int {
 	switch configured := a.cfg.Load().Slots; {
 	case configured > 0:
