@@ -15,6 +15,9 @@ const (
 	maxNumber = 80      // the length of a text that int and float read
 )
 
+// builtin is a function in the form in which the interpreter calls it.
+type builtin = func(*starlark.Thread, *starlark.Builtin, starlark.Tuple, []starlark.Tuple) (starlark.Value, error)
+
 // builtins has the functions that a script may call. A name of Starlark's universe that is not here is unavailable.
 var builtins = map[string]builtin{
 	"abs": native(nil), "bool": native(nil), "len": native(nil), "type": native(nil),
