@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
@@ -21,6 +23,30 @@ const (
 	issuerTimeout = 10 * time.Second
 	maxKeySet     = 1 << 20
 )
+
+// Issuer finds the tenant that a token names. It is safe for concurrent use. A lookup does no I/O and waits for
+// nothing: Run reads the issuer's keys.
+type Issuer struct {
+	cfg        TokenConfig
+	algorithms []jose.SignatureAlgorithm
+	keys       atomic.Pointer[jose.JSONWebKeySet] // nil until the issuer answered
+	unknown    chan struct{}                      // capacity 1: a token has a key that is not known
+
+	mu   sync.Mutex // guards seen
+	seen map[digest]verified
+}
+
+// NewIssuer returns an Issuer that knows no keys yet. cfg has passed Validate.
+func NewIssuer(cfg TokenConfig) *Issuer {
+	t := &Issuer{cfg: cfg, unknown: make(chan struct{}, 1), seen: map[digest]verified{}}
+	for _, name := range cfg.Algorithms {
+		t.algorithms = append(t.algorithms, jose.SignatureAlgorithm(name))
+	}
+	return t
+}
+
+// Claim returns the name of the claim that names the tenant.
+func (t *Issuer) Claim() string { return t.cfg.TenantClaim }
 
 // Run reads the issuer's keys until ctx ends: at the start, every Refresh, and when a token has an unknown key. While
 // the issuer does not answer, the keys that were read last stay in use.
@@ -44,6 +70,14 @@ func (t *Issuer) Run(ctx context.Context, client *http.Client, log *slog.Logger)
 		if !wait(ctx, next-pauseOfKeys, t.unknown) {
 			return nil
 		}
+	}
+}
+
+// ask makes Run read the keys again.
+func (t *Issuer) ask() {
+	select {
+	case t.unknown <- struct{}{}:
+	default:
 	}
 }
 

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
@@ -72,23 +70,11 @@ func (c TokenConfig) Validate() error {
 	return errors.Join(problems...)
 }
 
-// Issuer finds the tenant that a token names. It is safe for concurrent use. A lookup does no I/O and waits for
-// nothing: Run reads the issuer's keys.
-type Issuer struct {
-	cfg        TokenConfig
-	algorithms []jose.SignatureAlgorithm
-	keys       atomic.Pointer[jose.JSONWebKeySet] // nil until the issuer answered
-	unknown    chan struct{}                      // capacity 1: a token has a key that is not known
-
-	mu   sync.Mutex // guards seen
-	seen map[digest]verified
-}
-
-// verified is what a token whose signature was checked says.
+// verified has what the router needs of a token whose signature is good.
 type verified struct {
 	tenant        string
-	before, until time.Time // the token is valid from before to until
-	key           *jose.JSONWebKeySet
+	before, until time.Time           // the token is valid from before to until
+	key           *jose.JSONWebKeySet // the keys of which one made the signature
 }
 
 // maxSeen bounds the tokens that are remembered, about 150 bytes each. A client uses a token for minutes, and checking
@@ -98,16 +84,7 @@ const maxSeen = 10_000
 // maxToken is the greatest length of a token in bytes.
 const maxToken = 8 << 10
 
-// NewIssuer returns an Issuer that knows no keys yet. cfg has passed Validate.
-func NewIssuer(cfg TokenConfig) *Issuer {
-	t := &Issuer{cfg: cfg, unknown: make(chan struct{}, 1), seen: map[digest]verified{}}
-	for _, name := range cfg.Algorithms {
-		t.algorithms = append(t.algorithms, jose.SignatureAlgorithm(name))
-	}
-	return t
-}
-
-// Errors of Tenant.
+// Errors of Issuer.Tenant.
 var (
 	// ErrNoToken says that a text is not a token of the issuer: it may be an API key.
 	ErrNoToken = errors.New("not a token")
@@ -118,9 +95,6 @@ var (
 	// ErrNoClaim says that a token of the issuer, with a good signature, has no text in the claim that names the tenant.
 	ErrNoClaim = errors.New("the token names no tenant")
 )
-
-// Claim returns the name of the claim that names the tenant.
-func (t *Issuer) Claim() string { return t.cfg.TenantClaim }
 
 // Tenant returns the name of the tenant in a token that is valid now. A token that is not signed with a known key costs
 // less than a lookup of its key: its signature is not checked, and the issuer is not asked more often than every 30 s.
@@ -186,14 +160,6 @@ func (t *Issuer) verify(token string, keys *jose.JSONWebKeySet) (v verified, err
 		return v, nil
 	}
 	return v, ErrInvalidToken
-}
-
-// ask makes Run read the keys again.
-func (t *Issuer) ask() {
-	select {
-	case t.unknown <- struct{}{}:
-	default:
-	}
 }
 
 func (t *Issuer) remember(d digest, v verified) {
