@@ -53,8 +53,8 @@ func (c TLSConfig) Files() (paths []string) {
 // Certificates are the certificates of a listener. They can be read again while connections are open: a connection
 // keeps the certificate of its handshake. Certificates are safe for concurrent use.
 type Certificates struct {
-	cfg TLSConfig
-	now atomic.Pointer[tls.Config]
+	cfg     TLSConfig
+	current atomic.Pointer[tls.Config]
 }
 
 // ReadCertificates reads the files. c is on.
@@ -67,13 +67,13 @@ func ReadCertificates(c TLSConfig) (*Certificates, error) {
 func (c *Certificates) Reload() error {
 	next, err := c.cfg.read()
 	if err == nil {
-		c.now.Store(next)
+		c.current.Store(next)
 	}
 	return err
 }
 
 // Expires returns the time at which the present certificate expires.
-func (c *Certificates) Expires() time.Time { return c.now.Load().Certificates[0].Leaf.NotAfter }
+func (c *Certificates) Expires() time.Time { return c.current.Load().Certificates[0].Leaf.NotAfter }
 
 // Files returns the paths of the files.
 func (c *Certificates) Files() []string { return c.cfg.Files() }
@@ -86,7 +86,7 @@ func (c *Certificates) Serve(server *http.Server, l net.Listener) error {
 	}
 	server.TLSConfig = &tls.Config{
 		MinVersion:         tls.VersionTLS12,
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return c.now.Load(), nil },
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return c.current.Load(), nil },
 	}
 	return server.ServeTLS(l, "", "")
 }

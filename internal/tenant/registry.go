@@ -14,8 +14,8 @@ import (
 
 // Registry has the tenants in force. It is safe for concurrent use. A lookup takes no lock.
 type Registry struct {
-	mu  sync.Mutex // serialises Use
-	now atomic.Pointer[snapshot]
+	mu      sync.Mutex // serialises Use
+	current atomic.Pointer[snapshot]
 }
 
 // Tenant is one tenant in force. Its settings do not change: a reload makes a new Tenant, which shares the state of the
@@ -54,7 +54,7 @@ type key struct {
 // NewRegistry returns a registry without tenants.
 func NewRegistry() *Registry {
 	r := &Registry{}
-	r.now.Store(&snapshot{})
+	r.current.Store(&snapshot{})
 	return r
 }
 
@@ -62,21 +62,21 @@ func NewRegistry() *Registry {
 func (t *Tenant) Keyed() bool { return t.keyed }
 
 // Open reports whether there are no tenants: then everybody may use the gateway. A nil Registry is open.
-func (r *Registry) Open() bool { return r == nil || len(r.now.Load().tenants) == 0 }
+func (r *Registry) Open() bool { return r == nil || len(r.current.Load().tenants) == 0 }
 
 // Tenants returns all tenants in the order of the list. Callers must not change the slice.
-func (r *Registry) Tenants() []*Tenant { return r.now.Load().tenants }
+func (r *Registry) Tenants() []*Tenant { return r.current.Load().tenants }
 
 // ByName returns the tenant with this name, or nil.
-func (r *Registry) ByName(name string) *Tenant { return r.now.Load().byName[name] }
+func (r *Registry) ByName(name string) *Tenant { return r.current.Load().byName[name] }
 
 // ByKey returns the tenant that has this API key, or nil.
 //
-// The time of ByKey tells nothing about the keys. It depends on the digest of the presented key, and a client cannot
-// choose a key by its digest: to learn that a digest begins like a stored one gives no key that begins like a stored
-// key. The presented digest is looked up by its first 8 bytes, and then compared in constant time.
+// The time that ByKey takes does not help to guess a key. The digest of the presented key is looked up by its first 8
+// bytes, and then compared in constant time. So the time may show that a digest begins like a stored one. But a key
+// cannot be computed from its digest, and keys that are alike have different digests.
 func (r *Registry) ByKey(presented string) *Tenant {
-	s := r.now.Load()
+	s := r.current.Load()
 	if len(s.keys) == 0 {
 		return nil
 	}
@@ -100,7 +100,7 @@ func start(d *digest) uint64 { return binary.BigEndian.Uint64(d[:8]) }
 func (r *Registry) Use(list []Config, saltKey []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	old := r.now.Load()
+	old := r.current.Load()
 	s := &snapshot{tenants: make([]*Tenant, 0, len(list)), byName: make(map[string]*Tenant, len(list))}
 	for i, c := range list {
 		t := &Tenant{Config: c, Label: Other}
@@ -130,7 +130,7 @@ func (r *Registry) Use(list []Config, saltKey []byte) {
 	for i := len(s.keys) - 1; i >= 0; i-- {
 		s.byStart[start(&s.keys[i].digest)] = i
 	}
-	r.now.Store(s)
+	r.current.Store(s)
 }
 
 // state returns what the tenant has used. It is made at the tenant's first request, so tenants that never ask cost

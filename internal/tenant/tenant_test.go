@@ -39,7 +39,7 @@ func TestAKeyFindsItsTenant(t *testing.T) {
 
 func TestKeysWhoseDigestsBeginAlikeAreApart(t *testing.T) {
 	r := registry(Config{Name: "a", KeysSHA256: []string{hashed("key")}})
-	s := r.now.Load()
+	s := r.current.Load()
 	other := s.keys[0]
 	other.digest[31]++
 	other.tenant = &Tenant{Config: Config{Name: "b"}}
