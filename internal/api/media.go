@@ -22,3 +22,6 @@ var openAIImages = dialect{
 	ends:        byFraming,
 	watch:       watchNothing,
 }
+
+// watchNothing gives no key a meaning: the answers of these dialects are not read.
+func watchNothing(place, []byte) meaning { return nothing }

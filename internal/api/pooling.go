@@ -76,7 +76,7 @@ var detokenize = dialect{
 	watch:       watchAnswer,
 }
 
-// poolingCommon are the fields that the dialects of this file read besides their prompts.
+// poolingCommon are the fields that the dialects of this file and of media.go read besides their prompts.
 var poolingCommon = fields(FieldModel, FieldUser, FieldRID, FieldRequestID, FieldSessionID, FieldPriority)
 
 // watchAnswer returns the meaning of a key in an answer of the dialects of this file. One of the keys with the meaning

@@ -29,9 +29,6 @@ var openAIResponse = dialect{
 	watch:       watchNothing,
 }
 
-// watchNothing gives no key a meaning.
-func watchNothing(place, []byte) meaning { return nothing }
-
 // appendResponsesErrorEvent appends the event of the type error. Besides OpenAI's members it has the member error,
 // because OpenAI's own clients raise an exception only for an event with that member. The event has no
 // sequence_number, because the router does not count the events.
