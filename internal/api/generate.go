@@ -55,12 +55,7 @@ func watchGenerate(in place, key []byte) meaning {
 			return isFinish
 		}
 	case inError:
-		switch string(key) {
-		case "message":
-			return isMessage
-		case "code":
-			return isCode
-		}
+		return watchError(key)
 	}
 	return nothing
 }

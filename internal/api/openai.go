@@ -78,12 +78,18 @@ func watchOpenAI(in place, key []byte) meaning {
 			return isCachedTokens
 		}
 	case inError:
-		switch string(key) {
-		case "message":
-			return isMessage
-		case "code":
-			return isCode
-		}
+		return watchError(key)
+	}
+	return nothing
+}
+
+// watchError returns the meaning of a key in the error object of every dialect but Anthropic's.
+func watchError(key []byte) meaning {
+	switch string(key) {
+	case "message":
+		return isMessage
+	case "code":
+		return isCode
 	}
 	return nothing
 }

@@ -110,12 +110,7 @@ func watchAnswer(in place, key []byte) meaning {
 			return isCompletionTokens
 		}
 	case inError:
-		switch string(key) {
-		case "message":
-			return isMessage
-		case "code":
-			return isCode
-		}
+		return watchError(key)
 	}
 	return nothing
 }

@@ -76,12 +76,7 @@ func watchResponses(in place, key []byte) meaning {
 			return isCachedTokens
 		}
 	case inError:
-		switch string(key) {
-		case "message":
-			return isMessage
-		case "code":
-			return isCode
-		}
+		return watchError(key)
 	}
 	return nothing
 }
