@@ -1,8 +1,9 @@
 // Package api knows the dialects of clients and engines. It reads requests as far as routing needs them, writes errors,
 // and follows the state of a response while the response is forwarded.
 //
-// The package never changes a body. It does no I/O, except that WriteError writes an answer. A dialect is one file
-// (chat.go, completions.go) and one line in the table of dialect.go.
+// The package never changes a body in place: AppendEdited and Piece write changed copies. It does no I/O, except that
+// WriteError writes an answer. A dialect is one file (chat.go, completions.go) and one line in the table of dialect.go;
+// openai.go has what several dialects have in common.
 //
 // The calls most readers want:
 //

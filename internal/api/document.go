@@ -109,7 +109,7 @@ type document struct {
 	aborted    bool // a finish_reason was the engine's own, abort or error
 	closed     bool // the outermost object was closed
 	broken     bool // there are bytes before or after the object, or no object
-	answers    bool // the root has a list of choices, perhaps an empty one, or whatever else the dialect's answers have
+	answers    bool // the document has the form of an answer of the dialect; see Watcher.Answers
 	ended      bool // a document of the kind endsAnswer came
 	last       bool // a finish_reason was seen
 	hollow     bool // a choice had no delta, message or text

@@ -35,7 +35,7 @@ type Watcher struct {
 	failed bool // a complete event had an error
 	pieces int  // number of events with a part of the answer
 	events int  // number of events with data
-	begun  bool // the first event with data was a complete document with a list of choices
+	begun  bool // the first event with data was a complete document that is a part of an answer; see Answers
 }
 
 // Reset prepares w for a new response.
@@ -109,8 +109,9 @@ func (w *Watcher) ErrorText() string { return string(w.json.message[:w.json.mess
 // ErrorCode returns the error's code if it is a number, else 0. Engines use the status of the error as its code.
 func (w *Watcher) ErrorCode() int { return w.json.code }
 
-// Answers reports whether the bytes so far have the form of an answer: a document with a list of choices. In a stream
-// only the first event with data counts, and this event must be complete.
+// Answers reports whether the bytes so far have the form of an answer of the dialect: a list of choices, a type such as
+// message_start, or another key that errors do not have. In a stream only the first event with data counts, and this
+// event must be complete.
 func (w *Watcher) Answers() bool {
 	if w.format == JSON {
 		return w.json.answers
