@@ -90,12 +90,3 @@ func (r *reader) node(from ast.Node) *Node {
 	}
 	return &Node{Text: text(from)}
 }
-
-// Check returns every problem of a file's content, as Load does.
-func Check(name string, data []byte) error {
-	cfg := Default()
-	if err := fill(&cfg, name, data, nil); err != nil {
-		return withoutSecrets(err, data, &cfg)
-	}
-	return nil
-}

@@ -1,6 +1,68 @@
 package config
 
-import "os"
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/warmpath/warmpath/internal/discovery"
+)
+
+// EnvAdminKey is the environment variable with the admin key. It overrides the file.
+const EnvAdminKey = "WARMPATH_ADMIN_KEY"
 
 // AdminKey returns the admin key from the environment, for commands that ask a router; "" if there is none.
 func AdminKey() string { return os.Getenv(EnvAdminKey) }
+
+// readKey reads the admin key from the environment or from its file.
+func (c *Config) readKey() *problem {
+	if key := os.Getenv(EnvAdminKey); key != "" {
+		c.Admin.Key = key
+		return nil
+	}
+	if c.Admin.KeyFile == "" {
+		return nil
+	}
+	wrong := func(err error) *problem { return &problem{path: "admin.key_file", err: err} }
+	if c.Admin.Key != "" {
+		return wrong(errors.New("admin.key is set, too: keep one"))
+	}
+	data, err := readFile(c.Admin.KeyFile)
+	if err != nil {
+		return wrong(err)
+	}
+	c.Admin.Key = strings.TrimSpace(string(data))
+	if c.Admin.Key == "" {
+		return wrong(fmt.Errorf("%s is empty", c.Admin.KeyFile))
+	}
+	return nil
+}
+
+// readWorkerKey reads a worker's key from its file or from the environment. path is the path of the worker.
+func readWorkerKey(t *discovery.Target, path string) *problem {
+	wrong := func(key string, err error) *problem { return &problem{path: path + "." + key, err: err} }
+	key, name := "api_key_file", t.APIKeyFile
+	if t.APIKeyEnv != "" {
+		key, name = "api_key_env", t.APIKeyEnv
+	}
+	switch {
+	case name == "":
+		return nil
+	case t.APIKey != "" || t.APIKeyFile != "" && t.APIKeyEnv != "":
+		return wrong(key, errors.New("the key is given twice: keep one of api_key, api_key_file and api_key_env"))
+	case t.APIKeyEnv != "":
+		if t.APIKey = strings.TrimSpace(os.Getenv(name)); t.APIKey == "" {
+			return wrong(key, fmt.Errorf("the environment variable %s is not set", name))
+		}
+		return nil
+	}
+	data, err := readFile(name)
+	if err != nil {
+		return wrong(key, err)
+	}
+	if t.APIKey = strings.TrimSpace(string(data)); t.APIKey == "" {
+		return wrong(key, fmt.Errorf("%s is empty", name))
+	}
+	return nil
+}
