@@ -144,16 +144,6 @@ func (c *converter) hold(key string, n *config.Node) {
 	c.Gateway.Hold.MaxWait = time.Duration(seconds * float64(time.Second))
 }
 
-// unlessSecret returns the value of a pair for a note, or nil if the value may be a key or a password.
-func unlessSecret(p config.Pair) *config.Node {
-	for _, word := range []string{"key", "token", "secret", "password", "auth"} {
-		if strings.Contains(strings.ToLower(p.Key), word) {
-			return nil
-		}
-	}
-	return p.Value
-}
-
 // modelPath reads a folder, or a name on the hub.
 func (c *converter) modelPath(n *config.Node) {
 	if path := text(n); strings.HasPrefix(path, "/") || strings.HasPrefix(path, ".") {
@@ -212,31 +202,4 @@ func (c *converter) policyNotes(key string, n *config.Node) {
 			c.note(key+"."+p.Key, unlessSecret(p), "")
 		}
 	}
-}
-
-// flow returns a value in YAML's flow style. Scalars that are numbers or truth values stay as they are.
-func flow(n *config.Node) string {
-	switch {
-	case n.Pairs != nil:
-		parts := make([]string, 0, len(n.Pairs))
-		for _, p := range n.Pairs {
-			parts = append(parts, quoted(p.Key)+": "+flow(p.Value))
-		}
-		return "{" + strings.Join(parts, ", ") + "}"
-	case n.List != nil:
-		parts := make([]string, 0, len(n.List))
-		for _, v := range n.List {
-			parts = append(parts, flow(v))
-		}
-		return "[" + strings.Join(parts, ", ") + "]"
-	case n.Text == "true" || n.Text == "false" || plainNumber(n.Text):
-		return n.Text
-	}
-	return quoted(n.Text)
-}
-
-// plainNumber reports whether a text is a decimal number.
-func plainNumber(s string) bool {
-	s = strings.TrimPrefix(s, "-")
-	return s != "" && strings.Trim(s, "0123456789.") == "" && strings.Count(s, ".") <= 1 && s[0] != '.' && s[len(s)-1] != '.'
 }

@@ -1,11 +1,8 @@
 package migrate
 
 import (
-	"encoding/json"
 	"fmt"
 	"path/filepath"
-	"slices"
-	"strings"
 
 	"github.com/warmpath/warmpath/internal/config"
 )
@@ -67,90 +64,5 @@ func (c *converter) note(key string, n *config.Node, advice string) {
 	c.notes = append(c.notes, line(key+value(n)+": "+advice))
 }
 
-// value returns a scalar for a note. Values of keys that look like secrets do not get here: see secret.
-func value(n *config.Node) string {
-	if n == nil || n.Pairs != nil || n.List != nil || n.Text == "" {
-		return ""
-	}
-	return " (" + n.Text + ")"
-}
-
-// line makes a text safe for a comment: one line, bounded.
-func line(text string) string {
-	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r < ' ' || r == 0x85 || r == 0x2028 || r == 0x2029 || r == 0x7f }), " ")
-	if len(text) > 400 {
-		text = text[:400] + "…"
-	}
-	return config.Redact(strings.ToValidUTF8(text, "?"))
-}
-
-// flag records that a key has the meaning of a flag.
-func (c *converter) flag(key, name string, values ...string) {
-	if c.keys == nil {
-		c.keys = map[string]string{}
-	}
-	c.keys[name] = key
-	c.given = append(c.given, config.GivenFlag{Name: name, Values: values})
-}
-
-// flags applies the flags. A flag that cannot be honoured becomes a note.
-func (c *converter) flags() error {
-	var usable []config.GivenFlag
-	table := config.ForeignFlags()
-	for _, g := range c.given {
-		i := slices.IndexFunc(table, func(f config.ForeignFlag) bool { return f.Name == g.Name })
-		switch {
-		case i < 0 && g.Name != "policy" && g.Name != "log-level":
-			c.note(c.keys[g.Name], nil, "")
-		case i >= 0 && table[i].Refused:
-			c.note(c.keys[g.Name], nil, table[i].Advice)
-		default:
-			usable = append(usable, g)
-		}
-	}
-	mapped, err := config.ApplyForeign(&c.Config, usable)
-	for _, m := range mapped {
-		if name, _, _ := strings.Cut(strings.TrimPrefix(m.Flag, "--"), " "); m.Advice != "" {
-			c.note(c.keys[name], nil, m.Advice)
-		}
-	}
-	return err
-}
-
-// hasAny reports whether a mapping has one of the keys.
-func hasAny(n *config.Node, keys ...string) bool {
-	return slices.ContainsFunc(n.Pairs, func(p config.Pair) bool { return slices.Contains(keys, p.Key) })
-}
-
-// text returns the text of a scalar; "" for nil and other values.
-func text(n *config.Node) string {
-	if n == nil || n.Pairs != nil || n.List != nil {
-		return ""
-	}
-	return n.Text
-}
-
-// texts returns the scalars of a list, or the one scalar.
-func texts(n *config.Node) (all []string) {
-	if n == nil {
-		return nil
-	}
-	for _, v := range n.List {
-		if t := text(v); t != "" {
-			all = append(all, t)
-		}
-	}
-	if t := text(n); t != "" {
-		all = append(all, t)
-	}
-	return all
-}
-
-// quoted returns a text as a YAML scalar.
-func quoted(s string) string {
-	out, err := json.Marshal(strings.ToValidUTF8(s, "?"))
-	if err != nil {
-		panic("bug: quote a text: " + err.Error())
-	}
-	return string(out)
-}
+// noAddresses is the note for files of systems that find the workers by themselves.
+const noAddresses = "workers: the old file does not name the engines' addresses; list them: workers: [{url: http://HOST:PORT}]"
