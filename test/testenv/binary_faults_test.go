@@ -132,6 +132,7 @@ func TestTenThousandDisconnects(t *testing.T) {
 	const disconnects = 10_000
 	slow := func(c *mockengine.Config) { c.Speed = 1; c.OutputTokens = 2000; c.MaxSequences = 1024 }
 	f := serve(t, []*mockengine.Server{mock(t, slow), mock(t, slow)})
+	f.trusted(t) // then the goroutines that follow the events run, too
 	f.chat(t, []message{{"user", "warm up"}}, "")
 	before := f.metric(t, "go_goroutines")
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1, DisableKeepAlives: true}}

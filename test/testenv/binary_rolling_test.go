@@ -51,15 +51,7 @@ func TestARollingRestartOfEveryWorkerFailsNoRequest(t *testing.T) {
 		args = append(args, "--worker", fmt.Sprintf("http://127.0.0.1:%d", port))
 	}
 	g := testenv.Serve(t, args...)
-	ready := func() {
-		testenv.WaitFor(t, 30*time.Second, "all workers to be ready", func() error {
-			var s struct{ Ready int }
-			if testenv.JSON(t, g.URL+"/health", &s); s.Ready != len(engines) {
-				return fmt.Errorf("%d are ready", s.Ready)
-			}
-			return nil
-		})
-	}
+	ready := func() { g.WorkersReady(t, len(engines)) }
 	ready()
 	var clients sync.WaitGroup
 	var stop atomic.Bool

@@ -87,7 +87,7 @@ policies:
 	}
 	write(good)
 	gateway := testenv.Serve(t, "--config", file)
-	gateway.Ready(t)
+	gateway.WorkersReady(t, 2)     // all but the worker that answers every request with an error
 	printed := map[string]string{} // by process or request: everything that it printed
 	ask := func(method, url, body string, headers ...string) {
 		req, err := http.NewRequest(method, url, strings.NewReader(body))

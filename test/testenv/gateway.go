@@ -143,6 +143,7 @@ func free(port int) bool {
 type Gateway struct {
 	*Process
 	URL, Admin string // http://host:port of the two listeners
+	workers    int    // number of workers that its flags list
 }
 
 // Serve starts `warmpath serve` with the given further arguments on free ports and waits until it answers /health.
@@ -163,6 +164,11 @@ func serve(t testing.TB, port, admin int, args []string) *Gateway {
 	listen, adminListen := fmt.Sprintf("127.0.0.1:%d", port), fmt.Sprintf("127.0.0.1:%d", admin)
 	args = append([]string{"serve", "--listen", listen, "--admin-listen", adminListen}, args...)
 	g := &Gateway{Process: Start(t, "warmpath serve", Binary(t), args...), URL: "http://" + listen, Admin: "http://" + adminListen}
+	for _, arg := range args {
+		if arg == "--worker" {
+			g.workers++
+		}
+	}
 	taken := false
 	WaitFor(t, 20*time.Second, "the gateway to answer", func() error {
 		if !g.Exited() {
@@ -182,10 +188,35 @@ func serve(t testing.TB, port, admin int, args []string) *Gateway {
 	return g
 }
 
-// Ready waits until /readiness answers 200.
+// Ready waits until each worker that the gateway's flags list is ready, and at least one worker. /readiness alone
+// answers 200 as soon as one of several workers is ready; requests then have no other worker.
 func (g *Gateway) Ready(t testing.TB) {
 	t.Helper()
-	WaitFor(t, 30*time.Second, "the gateway to be ready", func() error { return Reachable(g.URL + "/readiness") })
+	g.WorkersReady(t, max(g.workers, 1))
+}
+
+// WorkersReady waits until n workers are ready and /readiness answers 200. It is for tests whose workers are in the
+// configuration file, or whose workers cannot all be ready.
+func (g *Gateway) WorkersReady(t testing.TB, n int) {
+	t.Helper()
+	WaitFor(t, 30*time.Second, fmt.Sprintf("%d workers to be ready", n), func() error {
+		resp, err := http.Get(g.URL + "/readiness")
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		var state struct {
+			Reason string
+			Ready  int
+		}
+		if err := json.NewDecoder(resp.Body).Decode(&state); err != nil {
+			return fmt.Errorf("/readiness answered %d: %w", resp.StatusCode, err)
+		}
+		if resp.StatusCode != http.StatusOK || state.Ready != n {
+			return fmt.Errorf("/readiness answered %d, %d are ready: %s", resp.StatusCode, state.Ready, state.Reason)
+		}
+		return nil
+	})
 }
 
 // Reachable returns nil if a GET of url is answered with 200.
