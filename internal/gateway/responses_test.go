@@ -191,6 +191,16 @@ func TestAnUnknownOrLostResponseIsRefusedInOpenAIsShape(t *testing.T) {
 	f.fleet.Put(gone.url, fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m", MaxModelLen: 4096}}})
 	refused("GET", "/v1/responses/"+id, "", "response_lost")
 	refused("POST", "/v1/responses", continued(id), "response_lost")
+
+	id = f.make(t, "")
+	restarted := f.fleet.Snapshot().Workers()[0]
+	if restarted.URL != map[byte]*keeper{'a': a, 'b': b}[id[5]].url {
+		restarted = f.fleet.Snapshot().Workers()[1]
+	}
+	f.fleet.Refused(restarted.ID)
+	f.fleet.Answered(restarted.ID, fleet.Signs{}) // another process, which knows no response
+	refused("GET", "/v1/responses/"+id, "", "response_lost")
+	refused("POST", "/v1/responses", continued(id), "response_lost")
 }
 
 // After a restart the router knows no response, but with one worker there is no question where a response is.
