@@ -87,7 +87,10 @@ func (x *exchange) run(ctx context.Context) {
 		return
 	}
 	// The kept-alive connection was stale, so the exchange tries once more on a new connection.
-	x.try(ctx, w, true)
+	if x.try(ctx, w, true) {
+		x.res.Retryable = true
+		x.fail(Refused, api.WorkerUnreachable(fmt.Errorf("%s refused the stream of the request twice", w.url)))
+	}
 }
 
 // try makes the exchange on one connection: a new connection if fresh is true, else a kept-alive connection if there is

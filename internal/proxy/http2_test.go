@@ -226,9 +226,10 @@ const (
 	endStream, endHeaders = 1, 4
 )
 
-// framesWorker is a worker that answers the first request of each connection, and the second request of the first
-// connection with the given frames. It returns its URL, and the number of requests.
-func framesWorker(t *testing.T, second string) (url string, requests *atomic.Int64) {
+// framesWorker is a worker that answers each request, or sends the frames that answer returns for it in place of an
+// answer. first says whether the request came on the first connection, and n counts the requests of a connection, from
+// 1 on. framesWorker returns its URL, and the number of requests.
+func framesWorker(t *testing.T, answer func(first bool, n int) string) (url string, requests *atomic.Int64) {
 	l, url := via.listen(t)
 	requests = new(atomic.Int64)
 	var all sync.WaitGroup
@@ -252,8 +253,9 @@ func framesWorker(t *testing.T, second string) (url string, requests *atomic.Int
 				continue
 			}
 			requests.Add(1)
-			if n++; n > 1 && first {
-				io.WriteString(c, second)
+			n++
+			if frames := answer(first, n); frames != "" {
+				io.WriteString(c, frames)
 				continue
 			}
 			stream := binary.BigEndian.Uint32(head[5:])
@@ -286,7 +288,12 @@ func TestARequestThatAWorkerDidNotReadIsSentAgain(t *testing.T) {
 		{"a header without status", frame(frameHeaders, endHeaders|endStream, 3, ""), Reset, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			url, requests := framesWorker(t, c.frames)
+			url, requests := framesWorker(t, func(first bool, n int) string {
+				if first && n == 2 {
+					return c.frames
+				}
+				return ""
+			})
 			client := newClient(t, nil)
 			if res := client.Forward(t.Context(), attempt(url, httptest.NewRecorder())); res.Class != Success {
 				t.Fatal(res.Err)
@@ -296,6 +303,17 @@ func TestARequestThatAWorkerDidNotReadIsSentAgain(t *testing.T) {
 				t.Errorf("%v (%v), %d requests; want %v, %d", res.Class, res.Err, requests.Load(), c.class, c.requests)
 			}
 		})
+	}
+}
+
+// A worker that refuses each stream read no request, and gave no answer: not even an empty one.
+func TestAWorkerThatRefusesEachStreamIsNoSuccess(t *testing.T) {
+	overHTTP2(t)
+	url, requests := framesWorker(t, func(bool, int) string { return frame(frameReset, 0, 1, "\x00\x00\x00\x07") })
+	w := httptest.NewRecorder()
+	res := newClient(t, nil).Forward(t.Context(), attempt(url, w))
+	if res.Class != Refused || !res.Retryable || res.FirstByte || res.Err == nil || requests.Load() != 2 {
+		t.Errorf("%v (%v) after %d requests", res.Class, res.Err, requests.Load())
 	}
 }
 
