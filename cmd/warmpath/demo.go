@@ -1,8 +1,6 @@
 package main
 
 import (
-	"os"
-
 	"github.com/spf13/cobra"
 )
 
@@ -26,14 +24,4 @@ modelled hardware. Except for the policy all settings are the defaults. Nothing 
 	}
 	c.Flags().BoolVar(&stay, "stay", false, "leave the default policy's gateway and engines running and print their URLs")
 	return c
-}
-
-// isTerminal reports whether out is a character device, on which a line can be drawn again.
-func isTerminal(out any) bool {
-	f, ok := out.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -228,79 +226,6 @@ func commandLine(c *cobra.Command) string {
 		parts = append(parts, "--"+f.Name, value)
 	})
 	return strings.Join(parts, " ")
-}
-
-// output says in which form a report is printed, and where its HTML page is written.
-type output struct {
-	json, markdown bool
-	html           string
-}
-
-func (o *output) flags(f *pflag.FlagSet) {
-	f.BoolVar(&o.json, "json", false, "print the report as JSON")
-	f.BoolVar(&o.markdown, "markdown", false, "print the table as Markdown")
-	f.StringVar(&o.html, "html", "", "write an HTML page with plots to `FILE`; the page loads no other files")
-}
-
-// errInterrupted makes the exit code say that the result is incomplete.
-var errInterrupted = errors.New("interrupted: the printed result has only the runs that were complete")
-
-func (o *output) write(c *cobra.Command, r *report.Report) error {
-	out := c.OutOrStdout()
-	var err error
-	switch {
-	case o.json:
-		err = report.WriteJSON(out, r)
-	case o.markdown:
-		err = report.WriteMarkdown(out, r)
-	default:
-		err = report.WriteText(out, r)
-	}
-	if err == nil && o.html != "" {
-		err = writeFile(o.html, func(f io.Writer) error { return report.WriteHTML(f, r) })
-		if err == nil && !o.json && !o.markdown {
-			fmt.Fprintf(out, "\nThe page with plots is in %s\n", o.html)
-		}
-	}
-	if err == nil && r.Interrupted {
-		err = errInterrupted
-	}
-	return err
-}
-
-// sweepLine shows the progress of the runs in one line of a terminal, which it redraws. It shows nothing if the output
-// is not a terminal.
-type sweepLine struct {
-	out  io.Writer
-	live bool
-	last int
-}
-
-func newSweepLine(out io.Writer) *sweepLine {
-	return &sweepLine{out: out, live: isTerminal(out)}
-}
-
-func (p *sweepLine) sweep(s sim.Progress) {
-	left := "…"
-	if s.Remaining > 0 && s.Elapsed > time.Second/2 {
-		left = s.Remaining.Round(time.Second).String() + " left"
-	}
-	p.show(fmt.Sprintf("%3.0f %%  %d of %d runs, %s requests  %s", 100*float64(s.Ended)/float64(max(s.Requests, 1)), s.RunsDone, s.Runs, report.Count(s.Ended), left))
-}
-
-func (p *sweepLine) show(text string) {
-	if !p.live {
-		return
-	}
-	pad := max(p.last-len(text), 0)
-	p.last = len(text)
-	fmt.Fprintf(p.out, "\r%s%s", text, strings.Repeat(" ", pad))
-}
-
-func (p *sweepLine) clear() {
-	if p.live && p.last > 0 {
-		fmt.Fprintf(p.out, "\r%s\r", strings.Repeat(" ", p.last))
-	}
 }
 
 func profileList() string {

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -147,15 +145,6 @@ func tokenCounts(s string) ([]int, error) {
 	return out, nil
 }
 
-func writeIndented(out io.Writer, v any) error {
-	data, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return err
-	}
-	_, err = out.Write(append(data, '\n'))
-	return err
-}
-
 func writeStats(out io.Writer, s *workload.Stats) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	row := func(format string, args ...any) { fmt.Fprintf(t, format+"\t\n", args...) }
@@ -238,18 +227,4 @@ func newWorkloadConvert() *cobra.Command {
 	flags.add(c.Flags())
 	c.Flags().StringVarP(&output, "output", "o", "", "`FILE` to write (default: standard output)")
 	return c
-}
-
-// writeFile creates path and lets write fill it. If the file could not be written completely, or could not be closed,
-// writeFile returns an error.
-func writeFile(path string, write func(io.Writer) error) error {
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	if err := write(f); err != nil {
-		_ = f.Close() // the first error is reported
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return f.Close()
 }
