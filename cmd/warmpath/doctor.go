@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -118,9 +117,7 @@ func examine(c *cobra.Command, f *doctorFlags) error {
 		return fmt.Errorf("examine workers: %w", err)
 	}
 	if f.json {
-		encoder := json.NewEncoder(c.OutOrStdout())
-		encoder.SetIndent("", "  ")
-		err = encoder.Encode(report)
+		err = writeIndented(c.OutOrStdout(), report)
 	} else {
 		err = report.WriteText(c.OutOrStdout())
 	}
