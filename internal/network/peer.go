@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -208,13 +209,21 @@ func http2Config() *http.HTTP2Config {
 // Authorize puts the peer's key into the header of a client's request, if the peer's settings say so.
 func (p *Peer) Authorize(h http.Header) {
 	if p.SendsKey(h) {
+		for _, name := range keyFields {
+			delete(h, name)
+		}
 		h["Authorization"] = []string{"Bearer " + p.Key}
-		delete(h, "X-Api-Key")
 	}
 }
 
+// keyFields are the header fields in which clients send keys: those of OpenAI, of Anthropic and of Azure.
+var keyFields = []string{"Authorization", "X-Api-Key", "Api-Key"}
+
+// KeyField reports whether the field with this canonical name may have a client's key.
+func KeyField(name string) bool { return slices.Contains(keyFields, name) }
+
 // SendsKey reports whether a client's request with this header gets the peer's key. A client's key then stays behind:
-// the fields Authorization and X-Api-Key, which Anthropic's clients send.
+// see KeyField. A key in Api-Key alone counts as missing, because engines do not read this field.
 func (p *Peer) SendsKey(h http.Header) bool {
 	switch {
 	case p.Key == "":

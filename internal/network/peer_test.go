@@ -25,7 +25,7 @@ func serverAt(t *testing.T, certFile, keyFile, clients string) string {
 		t.Fatal(err)
 	}
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		io.WriteString(w, r.URL.Path+" "+r.Header.Get("Authorization")+r.Header.Get("X-Api-Key"))
+		io.WriteString(w, r.URL.Path+" "+r.Header.Get("Authorization")+r.Header.Get("X-Api-Key")+r.Header.Get("Api-Key"))
 	}))
 	s.TLS = &tls.Config{Certificates: []tls.Certificate{pair}}
 	if clients != "" {
@@ -174,7 +174,10 @@ func TestTheKeyOfAWorkerGoesWhereItsSettingSays(t *testing.T) {
 		{network.KeyIfMissing, "Authorization", "Bearer client", "Bearer client", ""},
 		{network.KeyIfMissing, "X-Api-Key", "client", "client", ""},
 		{network.KeyAlways, "Authorization", "Bearer client", "Bearer own", ""},
+		{network.KeyIfMissing, "Api-Key", "client", "Bearer own", ""},
 		{network.KeyAlways, "X-Api-Key", "client", "Bearer own", ""},
+		{network.KeyAlways, "Api-Key", "client", "Bearer own", ""},
+		{"", "Api-Key", "client", "client", ""},
 	} {
 		c := network.PeerConfig{TLS: network.TLS{CAFile: cert}, Key: "own", KeyUse: test.use}
 		got, err := get(t, url+test.prefix, c, "/health", test.name, test.value)

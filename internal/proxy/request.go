@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+
+	"github.com/warmpath/warmpath/internal/network"
 )
 
 const (
@@ -55,7 +57,7 @@ func (w *worker) appendHead(dst []byte, a *Attempt) ([]byte, error) {
 	var err error
 	ownKey := w.SendsKey(a.Header)
 	for name, values := range a.Header {
-		if a.drops(name) || ownKey && clientsKey(name) {
+		if a.drops(name) || ownKey && network.KeyField(name) {
 			continue
 		}
 		for _, v := range values {
@@ -92,9 +94,6 @@ func (w *worker) appendHead(dst []byte, a *Attempt) ([]byte, error) {
 
 // errKey does not quote the key.
 var errKey = errors.New("write the worker's api_key: it has characters that a header field may not have")
-
-// clientsKey reports whether the field with this canonical name has a client's key. Anthropic's clients send X-Api-Key.
-func clientsKey(name string) bool { return name == "Authorization" || name == "X-Api-Key" }
 
 // drops reports whether the client's field with this canonical name is not forwarded.
 func (a *Attempt) drops(name string) bool {

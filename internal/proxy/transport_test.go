@@ -131,7 +131,7 @@ func TestAnUntrustedCertificateIsRefusedWithAHint(t *testing.T) {
 // TestTheWorkersKeyTakesTheClientsPlace also checks the path prefix, and that no error shows a key.
 func TestTheWorkersKeyTakesTheClientsPlace(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if got := r.URL.Path + " " + r.Header.Get("Authorization") + r.Header.Get("X-Api-Key"); got != "/vllm-a/v1/chat/completions Bearer s3cret" {
+		if got := r.URL.Path + " " + r.Header.Get("Authorization") + r.Header.Get("X-Api-Key") + r.Header.Get("Api-Key"); got != "/vllm-a/v1/chat/completions Bearer s3cret" {
 			t.Error(got)
 		}
 		w.WriteHeader(http.StatusServiceUnavailable)
@@ -145,7 +145,7 @@ func TestTheWorkersKeyTakesTheClientsPlace(t *testing.T) {
 	}
 	peers.Replace([]*network.Peer{p})
 	a := attempt(p.URL, httptest.NewRecorder())
-	a.Header = http.Header{"Authorization": {"Bearer client"}, "X-Api-Key": {"client"}}
+	a.Header = http.Header{"Authorization": {"Bearer client"}, "X-Api-Key": {"client"}, "Api-Key": {"client"}}
 	res := newClient(t, func(cfg *Config) { cfg.Peers = peers }).Forward(context.Background(), a)
 	if res.Class != Refused || res.Answer == nil || strings.Contains(api.CauseOf(res.Err).Error()+string(res.Answer.Body), "s3cret") {
 		t.Errorf("%v, %s", res.Class, api.CauseOf(res.Err).Error())
