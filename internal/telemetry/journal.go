@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // JournalConfig says where a journal writes its lines: the access log, or the decision log.
@@ -115,8 +116,8 @@ func (j *Journal) Takes() bool {
 }
 
 // makeJournalMetrics makes the metric of all journals.
-func (t *Telemetry) makeJournalMetrics() {
-	t.journals = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_log_lines_total",
+func (t *Telemetry) makeJournalMetrics(f promauto.Factory) {
+	t.journals = f.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_log_lines_total",
 		Help: "Lines of the access log and the decision log (log), by result: written, dropped (the file could not keep up), failed (an error of the file, such as a full disk)."},
 		[]string{"log", "result"})
 }

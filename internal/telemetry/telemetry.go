@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
@@ -91,23 +92,17 @@ type workerSeries struct {
 // New returns a Telemetry with its own registry. It does not use the global registry of Prometheus.
 func New(cfg Config) *Telemetry {
 	t := &Telemetry{registry: prometheus.NewRegistry(), ring: newRing(cfg.Decisions), gone: map[string]time.Time{}, levelNames: map[string]bool{}}
-	t.makeRequestMetrics()
-	t.makeTokenMetrics()
-	t.makeQueueMetrics()
-	t.makeDecisionMetrics()
-	t.makeTenantMetrics()
-	t.makeChangingMetrics()
-	t.makeJournalMetrics()
-	t.makeTraceMetrics()
-	t.makeAdapterMetrics()
-	t.registry.MustRegister(
-		t.requests, t.retries, t.fellBack, t.refused, t.firstToken, t.total, t.routing, t.tokens, t.tokenWait, t.tokenAsked,
-		t.difference, t.compared, t.panics, t.inFlight, t.reloads, t.queued, t.recoveries, t.held, t.holding, t.heldBytes,
-		t.branches, t.policyFailures, t.shadowed, t.shadowDiff, t.shadowCost, t.levels, t.changing, t.changingTokens,
-		t.tenantRequests, t.tenantTokens, t.journals, t.spans, t.adapterOrders, t.adapterWait,
-		collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-	)
+	t.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	f := promauto.With(t.registry) // registers what it makes
+	t.makeRequestMetrics(f)
+	t.makeTokenMetrics(f)
+	t.makeQueueMetrics(f)
+	t.makeDecisionMetrics(f)
+	t.makeTenantMetrics(f)
+	t.makeChangingMetrics(f)
+	t.makeJournalMetrics(f)
+	t.makeTraceMetrics(f)
+	t.makeAdapterMetrics(f)
 	return t
 }
 
@@ -119,60 +114,60 @@ var latencyBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1
 // numbers of tokens are whole numbers.
 var differenceBuckets = []float64{-16384, -4096, -1024, -256, -64, -16, -1, 0, 16, 64, 256, 1024, 4096, 16384}
 
-func (t *Telemetry) makeRequestMetrics() {
-	t.requests = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_requests_total",
+func (t *Telemetry) makeRequestMetrics(f promauto.Factory) {
+	t.requests = f.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_requests_total",
 		Help: "Finished requests. status is the HTTP status that the client got, or 499 if it left first. branch is the rule that decided."},
 		[]string{"policy", "worker", "status", "branch"})
-	t.retries = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_retries_total",
+	t.retries = f.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_retries_total",
 		Help: "Attempts that failed before the first byte and were retried elsewhere, by worker and reason: failed (no answer, 502, 503, 504), limited (429), refused (3xx, 4xx), broken (500), useless (200 without an answer), suspect (frozen), local (the router's machine)."}, []string{"worker", "reason"})
-	t.fellBack = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_model_fallbacks_total",
+	t.fellBack = f.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_model_fallbacks_total",
 		Help: "Requests that a fall-back took (model_fallbacks), by the model, by the fall-back, and by reason: unavailable (no worker could take the request), saturated (the model's queue took no more), failed (the attempts at the model's workers failed)."},
 		[]string{"model", "fallback", "reason"})
-	t.refused = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_refused_total",
+	t.refused = f.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_refused_total",
 		Help: "Requests that the router answered without asking a worker, by reason: the code of the error (docs/api.md), or headers, method, not_found, connections, client_gone."}, []string{"reason"})
-	t.firstToken = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_first_token_seconds",
+	t.firstToken = f.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_first_token_seconds",
 		Help: "Time from the request's header to the first generated token. If an answer is not streamed, this is the time until the answer begins to arrive, which is about the time of the whole request.", Buckets: latencyBuckets}, []string{"policy", "worker"})
-	t.total = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_request_seconds",
+	t.total = f.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_request_seconds",
 		Help: "Time from the request's header to the last byte of the answer.", Buckets: latencyBuckets}, []string{"policy", "worker"})
-	t.routing = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "warmpath_routing_seconds",
+	t.routing = f.NewHistogram(prometheus.HistogramOpts{Name: "warmpath_routing_seconds",
 		Help:    "Time of the decisions of a request (Router.Route), all attempts together.",
 		Buckets: []float64{1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 1e-2}})
-	t.levels = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_service_level_answers_total",
+	t.levels = f.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_service_level_answers_total",
 		Help: "Complete answers, once for each service level of the request, by level (such as 5s/100ms) and by whether the answer kept it. level is request if only a request's header names the level, and other after 64 different levels. Not counted: failed and refused requests, and answers in one piece without a usage. An answer in one piece does not show its first token. It keeps a level if its whole time is at most first_token + per_token · (tokens − 1). A level without per_token does not count for it."},
 		[]string{"level", "kept"})
-	t.panics = prometheus.NewCounter(prometheus.CounterOpts{Name: "warmpath_panics_total",
+	t.panics = f.NewCounter(prometheus.CounterOpts{Name: "warmpath_panics_total",
 		Help: "Requests whose handler panicked: each is a bug."})
-	t.inFlight = prometheus.NewGauge(prometheus.GaugeOpts{Name: "warmpath_requests_in_flight",
+	t.inFlight = f.NewGauge(prometheus.GaugeOpts{Name: "warmpath_requests_in_flight",
 		Help: "Requests to the model API that are being served now."})
-	t.reloads = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_reloads_total",
+	t.reloads = f.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_reloads_total",
 		Help: "Reloads of the configuration file, by result (ok or error)."}, []string{"result"})
 }
 
-func (t *Telemetry) makeQueueMetrics() {
-	t.queued = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_queue_wait_seconds",
+func (t *Telemetry) makeQueueMetrics(f promauto.Factory) {
+	t.queued = f.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_queue_wait_seconds",
 		Help: "Time that requests waited in the queue, by how the wait ended: routed, timeout, client_gone, drained, failed (there is no worker any more), shed (its place went to another tenant), full and too_long (the request was refused without a wait).", Buckets: latencyBuckets}, []string{"outcome"})
-	t.held = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_hold_wait_seconds",
+	t.held = f.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_hold_wait_seconds",
 		Help: "Time for which requests were held because no worker could take them, by how it ended: routed, timeout, client_gone, drained, failed (another error), released (a reload turned the hold off), full (the request was refused without a wait).", Buckets: latencyBuckets}, []string{"outcome"})
-	t.recoveries = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_stream_recoveries_total",
+	t.recoveries = f.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_stream_recoveries_total",
 		Help: "Streams that lost their worker after they had begun. outcome: recovered (the stream continued at another worker to its end) or refused (it ended with an error event). reason: how a recovered stream was lost, or why it did not continue."},
 		[]string{"outcome", "reason"})
-	t.holding = prometheus.NewGauge(prometheus.GaugeOpts{Name: "warmpath_held_requests",
+	t.holding = f.NewGauge(prometheus.GaugeOpts{Name: "warmpath_held_requests",
 		Help: "Requests that are held now because no worker can take them."})
-	t.heldBytes = prometheus.NewGauge(prometheus.GaugeOpts{Name: "warmpath_held_bytes",
+	t.heldBytes = f.NewGauge(prometheus.GaugeOpts{Name: "warmpath_held_bytes",
 		Help: "Memory of the bodies of requests that are held now."})
 }
 
-func (t *Telemetry) makeDecisionMetrics() {
-	t.branches = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_decisions_total",
+func (t *Telemetry) makeDecisionMetrics(f promauto.Factory) {
+	t.branches = f.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_decisions_total",
 		Help: "Decisions, by policy and by branch (the rule that decided). A retry of a request is one more decision."}, []string{"policy", "branch"})
-	t.policyFailures = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_policy_failures_total",
+	t.policyFailures = f.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_policy_failures_total",
 		Help: "Failed calls of a policy that is a script, by the call (choose, on_routed, on_finished). If choose fails, the default policy decides that request."}, []string{"policy", "call"})
-	t.shadowed = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_shadow_decisions_total",
+	t.shadowed = f.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_shadow_decisions_total",
 		Help: "Requests that the shadow policy decided, too, by the shadow's choice: same (the same holder as the real decision), other (another holder), none."}, []string{"policy", "result"})
-	t.shadowDiff = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_shadow_difference_tokens",
+	t.shadowDiff = f.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_shadow_difference_tokens",
 		Help:    "For requests that the shadow policy would send to another holder: the cached tokens that the shadow predicted, minus the cached tokens that the real decision predicted.",
 		Buckets: differenceBuckets}, []string{"policy"})
-	t.shadowCost = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_shadow_seconds",
+	t.shadowCost = f.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_shadow_seconds",
 		Help:    "The time of the shadow policy's decisions.",
 		Buckets: []float64{1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 1e-2}}, []string{"policy"})
 }
@@ -223,28 +218,28 @@ func (t *Telemetry) Holding(requests int, bytes int64) {
 	t.heldBytes.Add(float64(bytes))
 }
 
-func (t *Telemetry) makeTokenMetrics() {
-	t.tokens = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_tokens_total",
+func (t *Telemetry) makeTokenMetrics(f promauto.Factory) {
+	t.tokens = f.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_tokens_total",
 		Help: "Prompt tokens of finished requests, by kind: prompt (all), matched (in confirmed blocks), predicted (expected to be cached: matched and speculative, without those at risk), at_risk (matched, but expected to be evicted before the request is scheduled), reported (cached, as the engine reports), uncached (prompt minus reported)."},
 		[]string{"kind", "policy", "worker"})
-	t.tokenWait = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "warmpath_token_wait_seconds",
+	t.tokenWait = f.NewHistogram(prometheus.HistogramOpts{Name: "warmpath_token_wait_seconds",
 		Help: "The time that a request waited for its token ids.", Buckets: []float64{1e-5, 1e-4, 5e-4, .001, .0025, .005, .01, .025, .05, .1, .25}})
-	t.tokenAsked = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_token_requests_total",
+	t.tokenAsked = f.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_token_requests_total",
 		Help: "Prompts by the source of their token ids (outcome); text if the prompt was matched by its text instead. missing says why there were no ids."},
 		[]string{"outcome", "missing"})
-	t.difference = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_prediction_difference_tokens",
+	t.difference = f.NewHistogramVec(prometheus.HistogramOpts{Name: "warmpath_prediction_difference_tokens",
 		Help: "Matched tokens not at risk, minus the cached tokens that the engine reported, for each request with a report. The bucket le=0 minus the bucket le=-1 counts equality; values above 0 are predictions that were too high.", Buckets: differenceBuckets},
 		[]string{"worker"})
-	t.compared = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_predictions_total",
+	t.compared = f.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_predictions_total",
 		Help: "Finished requests, by how the predicted cached tokens compare with the reported ones: equal, over (more tokens were predicted), under (fewer). Not compared: unreported (the engine gave no figure), unasked (a stream without stream_options.include_usage), unrouted (no token ids to predict with), approximate (the trust was approximate or none)."},
 		[]string{"outcome", "worker"})
 }
 
-func (t *Telemetry) makeChangingMetrics() {
-	t.changing = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_changing_line_prompts_total",
+func (t *Telemetry) makeChangingMetrics(f promauto.Factory) {
+	t.changing = f.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_changing_line_prompts_total",
 		Help: "Finished requests whose prompt has the line that Claude Code changes with every request, by effect: dropped (the engine leaves the line out) or rendered (the engine cannot use its cache behind the line)."},
 		[]string{"effect"})
-	t.changingTokens = prometheus.NewCounter(prometheus.CounterOpts{Name: "warmpath_changing_line_uncached_tokens_total",
+	t.changingTokens = f.NewCounter(prometheus.CounterOpts{Name: "warmpath_changing_line_uncached_tokens_total",
 		Help: "Prompt tokens without those expected to be cached, of prompts with a rendered changing line: at most this much was computed again because of the line."})
 }
 

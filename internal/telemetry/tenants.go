@@ -1,12 +1,15 @@
 package telemetry
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
 
-func (t *Telemetry) makeTenantMetrics() {
-	t.tenantRequests = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_tenant_requests_total",
+func (t *Telemetry) makeTenantMetrics(f promauto.Factory) {
+	t.tenantRequests = f.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_tenant_requests_total",
 		Help: "Requests of known tenants, by tenant (the first 100 of the file by name, all others as other) and outcome: routed (a worker was asked), refused (no worker was asked, as the model is not the tenant's or none is free), requests_limited, concurrency_limited, tokens_limited (refused by that limit of the tenant)."},
 		[]string{"tenant", "outcome"})
-	t.tenantTokens = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_tenant_tokens_total",
+	t.tenantTokens = f.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_tenant_tokens_total",
 		Help: "Tokens of finished requests, by tenant (the first 100 of the file by name, all others as other) and kind: prompt, output."}, []string{"tenant", "kind"})
 }
 

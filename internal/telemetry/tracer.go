@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
@@ -135,8 +136,8 @@ func (t *Telemetry) NewTracer(cfg TracesConfig, version string, log *slog.Logger
 }
 
 // makeTraceMetrics makes the metric of spans.
-func (t *Telemetry) makeTraceMetrics() {
-	t.spans = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_trace_spans_total",
+func (t *Telemetry) makeTraceMetrics(f promauto.Factory) {
+	t.spans = f.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_trace_spans_total",
 		Help: "Spans of traces, by result: ended (recorded), sent (the collector has them), failed (the collector refused them or did not answer). What ended and neither was sent nor failed waits, or was dropped because the collector is too slow."},
 		[]string{"result"})
 }
