@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
@@ -74,6 +75,30 @@ func (r *recovery) prepare(ctx context.Context, w *fleet.Worker) (why string) {
 	if limit <= 0 {
 		return "max_tokens"
 	}
+	n, rest, why := r.stepBack(ctx, w, limit)
+	if why != "" && r.mayRepeat() {
+		n, rest, why = 0, r.text, ""
+		if r.until.IsZero() {
+			r.until = time.Now().Add(repeatTime)
+		}
+	}
+	if why != "" {
+		return why
+	}
+	r.skip = slices.Clone(rest)
+	r.ids = r.ids[:n]
+	for len(r.ends) > 0 && r.ends[len(r.ends)-1] > n {
+		r.ends = r.ends[:len(r.ends)-1]
+	}
+	r.base = n
+	a.Path, a.Dialect, a.Writer = api.OpenAICompletions.Path(), api.OpenAICompletions, r
+	a.Body = r.body(limit - n)
+	return ""
+}
+
+// stepBack returns how many ids w continues: as many as have a text with which the client's text begins. rest is the
+// client's text behind it. why is "" if there is such a number.
+func (r *recovery) stepBack(ctx context.Context, w *fleet.Worker, limit int) (n int, rest []byte, why string) {
 	ctx, cancel := context.WithTimeout(ctx, detokenizeTime)
 	defer cancel()
 	for step := range min(maxStepsBack, len(r.ends)+1) {
@@ -86,23 +111,20 @@ func (r *recovery) prepare(ctx context.Context, w *fleet.Worker) (why string) {
 		}
 		text, ok := r.detokenize(ctx, w, r.ids[:n])
 		if !ok {
-			return "detokenize"
+			return 0, nil, "detokenize"
 		}
-		rest, fits := continues(r.text, text)
-		if !fits {
-			continue
+		if rest, fits := continues(r.text, text); fits {
+			return n, rest, ""
 		}
-		r.skip = slices.Clone(rest)
-		r.ids = r.ids[:n]
-		for len(r.ends) > 0 && r.ends[len(r.ends)-1] > n {
-			r.ends = r.ends[:len(r.ends)-1]
-		}
-		r.base = n
-		a.Path, a.Dialect, a.Writer = api.OpenAICompletions.Path(), api.OpenAICompletions, r
-		a.Body = r.body(limit - n)
-		return ""
 	}
-	return "text"
+	return 0, nil, "text"
+}
+
+// mayRepeat reports whether a worker may compute the whole answer again, because it is not known which ids make the
+// client's text. What it repeats is compared with the client's text and left out, so this is as exact as a continuation
+// of ids. It must not take too long. The text will probably take as long as it took before.
+func (r *recovery) mayRepeat() bool {
+	return r.greedy && time.Unix(0, r.heard.Load()).Sub(r.first) < repeatTime
 }
 
 // rootAt returns from where w loaded the model, "" if it is not known. Two workers can serve two models, such as a

@@ -27,7 +27,8 @@ func (x *exchange) unrecoverable(w *fleet.Worker) string {
 	case !p.Stream || x.dialect != api.OpenAIChat && x.dialect != api.OpenAICompletions:
 		return "endpoint"
 	case w.Facts.Engine == fleet.EngineSGLang && x.dialect == api.OpenAICompletions:
-		// SGLang sends text that may be the beginning of a stop string, and looks for stop strings in its own answer only.
+		// SGLang sends text that may be the beginning of a stop string, and looks for stop strings in its own answer
+		// only.
 		if given(p, "stop") || given(p, "stop_regex") {
 			return "fields"
 		}
@@ -46,13 +47,11 @@ func (x *exchange) unrecoverable(w *fleet.Worker) string {
 // readRecoverable returns which of a request's fields stands against a recovery, "" if none does. The rules are
 // measured: see docs/design/0043.
 func readRecoverable(p *api.Request, mode string) string {
-	greedy, seeded, parsed := false, false, usesParser(p)
+	seeded, parsed := false, usesParser(p)
 	for name, value := range p.Members {
 		zero := string(value) == "null"
 		switch string(name) {
 		case "temperature":
-			t, err := strconv.ParseFloat(string(value), 64)
-			greedy = err == nil && t == 0
 		case "seed":
 			seeded = !zero
 		case "presence_penalty", "frequency_penalty": // they count generated tokens only, so a continuation forgets them
@@ -99,10 +98,22 @@ func readRecoverable(p *api.Request, mode string) string {
 			}
 		}
 	}
-	if !greedy && (mode != RecoverValid || seeded) {
+	if !greedy(p) && (mode != RecoverValid || seeded) {
 		return "sampling"
 	}
 	return ""
+}
+
+// greedy reports whether the engine takes the likeliest token at each step, so that the same prompt gives the same
+// text.
+func greedy(p *api.Request) (is bool) {
+	for name, value := range p.Members {
+		if string(name) == "temperature" {
+			t, err := strconv.ParseFloat(string(value), 64)
+			is = err == nil && t == 0
+		}
+	}
+	return is
 }
 
 // members returns the members of an object.

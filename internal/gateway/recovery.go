@@ -25,11 +25,13 @@ const (
 	// maxText bounds the memory for the text of one stream, and the deltas of a parsed stream that are looked at: an
 	// engine may send text without ids. maxRecovered ids have about 1 MiB of text.
 	maxText = 8 << 20
-	// maxStepsBack is how many chunks a continuation goes back at most. Almost always 0 to 3 are enough; a stop string of
-	// some hundred characters needs some tens.
+	// maxStepsBack is how many chunks a continuation goes back at most. Almost always 0 to 3 are enough; a stop string
+	// of some hundred characters needs some tens.
 	maxStepsBack = 64
 	// detokenizeTime bounds the question for the text of ids. A healthy engine answers in some milliseconds.
 	detokenizeTime = 5 * time.Second
+	// repeatTime bounds a continuation that repeats the whole text. The client gets nothing meanwhile.
+	repeatTime = 30 * time.Second
 )
 
 // recovery lets a stream survive its worker. It is the writer of the proxy's attempts for one request: it remembers the
@@ -48,6 +50,7 @@ type recovery struct {
 	movable atomic.Bool  // the stream can continue at another worker now
 	heard   atomic.Int64 // when the worker's last piece came, in Unix nanoseconds; 0 while the piece is passed on
 	broken  string       // why the stream cannot be recovered any more; "": it can
+	fatal   error        // why the recovery itself ends the stream; nil: it does not
 	raw     bool         // the answer is no event stream: it is passed on as it is
 	begun   bool         // the client got a part of the answer
 	failed  []byte       // the error event, which the client gets if the stream cannot be recovered
@@ -67,6 +70,8 @@ type recovery struct {
 	ends    []int        // for each chunk: the number of ids up to its end
 	text    []byte       // the text that the client has
 	skip    []byte       // text of the client that the continuation still repeats
+	greedy  bool         // the same prompt gives the same text
+	until   time.Time    // when continuations that repeat the whole text must have done so; zero: there was none
 	again   continuation // how the continuation under way is asked for
 	unable  string       // why the worker that was asked last could not continue the stream
 	lost    string       // the worker that was lost last
@@ -85,6 +90,7 @@ func (x *exchange) arm(d *warmpath.Decision) {
 	}
 	version := d.Worker.Facts.Version
 	r := &recovery{x: x, chat: x.dialect == api.OpenAIChat, engine: d.Worker.Facts.Engine, version: version}
+	r.greedy = greedy(&x.prepared.read)
 	r.root = r.rootAt(d.Worker)
 	r.remove = r.engine != fleet.EngineVLLM || !tokens.SendsNulls(version)
 	r.parsing.on = r.chat && usesParser(&x.prepared.read)
@@ -174,8 +180,8 @@ func lostStream(last *proxy.Result) bool {
 // mayContinue returns why the stream cannot continue after an attempt, "" if it can.
 func (r *recovery) mayContinue(ctx context.Context, last *proxy.Result) string {
 	switch {
-	case r.broken == diverged:
-		return diverged
+	case r.fatal != nil:
+		return r.broken
 	case ctx.Err() != nil || last.Class == proxy.ClientGone || last.Class == proxy.Cut:
 		return "gone"
 	case r.broken != "":
@@ -219,8 +225,8 @@ func (x *exchange) endBroken(last *proxy.Result, why string) {
 		}
 		event = x.dialect.AppendErrorEvent(nil, api.AsError(err))
 	}
-	if why == diverged {
-		last.Class, last.Err = proxy.Truncated, api.WorkerBroke(errDiverged)
+	if r.fatal != nil {
+		last.Class, last.Err = proxy.Truncated, api.WorkerBroke(r.fatal)
 	}
 	last.Abort = r.write(event) != nil
 }

@@ -35,6 +35,7 @@ type parrot struct {
 	froze  chan struct{} // receives a value for each frozen answer
 	delay  time.Duration // after each chunk
 	sglang bool          // send what SGLang 0.5.23 sends
+	mute   string        // what /detokenize does: it hangs, fails, is closed, or answers nonsense; "": it answers
 }
 
 type parrotRequest struct {
@@ -50,11 +51,28 @@ type parrotRequest struct {
 
 func (p *parrot) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
+	if r.URL.Path == "/detokenize" && p.mute != "" {
+		switch p.mute {
+		case "hangs":
+			<-r.Context().Done()
+		case "fails":
+			w.WriteHeader(http.StatusInternalServerError)
+		case "closed":
+			w.WriteHeader(http.StatusNotFound)
+		case "nonsense":
+			_, _ = io.WriteString(w, `{"prompt":"another text"}`)
+		}
+		return
+	}
 	if r.URL.Path == "/detokenize" {
 		var request struct{ Tokens []int }
 		_ = json.Unmarshal(body, &request)
 		name := map[bool]string{false: "prompt", true: "text"}[p.sglang]
 		_ = json.NewEncoder(w).Encode(map[string]string{name: strings.ToValidUTF8(parrotText(request.Tokens), "\uFFFD")})
+		return
+	}
+	if strings.HasSuffix(r.URL.Path, "/render") {
+		w.WriteHeader(http.StatusNotFound)
 		return
 	}
 	var q parrotRequest

@@ -70,8 +70,8 @@ func (r *recovery) Write(b []byte) (int, error) {
 		}
 	}
 	switch { // an error ends the attempt, so that the worker does not compute the rest
-	case r.broken == diverged:
-		return 0, errDiverged
+	case r.fatal != nil:
+		return 0, r.fatal
 	case r.parsing.stuck:
 		return 0, errStuck
 	}
@@ -218,10 +218,14 @@ func (r *recovery) translate(payload []byte) {
 	n := min(len(text), len(r.skip))
 	if string(text[:n]) != string(r.skip[:n]) || c.Finish != nil && n < len(r.skip) {
 		// The worker repeats another text than the client has: a tie between two tokens went the other way.
-		r.diverged()
+		r.fail(diverged, errDiverged)
 		return
 	}
 	r.skip, text = r.skip[n:], text[n:]
+	if len(r.skip) > 0 && !r.until.IsZero() && time.Now().After(r.until) {
+		r.fail("detokenize", errRepeats)
+		return
+	}
 	r.note(text)
 	if len(text) > 0 || c.Finish != nil {
 		r.emit(r.like.AppendLike(nil, string(text), c))
@@ -239,17 +243,21 @@ func (r *recovery) named() (edits []api.Edit) {
 	return edits
 }
 
-func (r *recovery) diverged() {
-	r.giveUp(diverged)
+// fail ends the stream with an error event, although the worker could go on.
+func (r *recovery) fail(why string, err error) {
+	r.broken, r.fatal = why, err
 	if len(r.failed) == 0 {
-		r.failed = r.x.dialect.AppendErrorEvent(nil, api.WorkerBroke(errDiverged))
+		r.failed = r.x.dialect.AppendErrorEvent(nil, api.WorkerBroke(err))
 	}
 }
 
 // diverged is the reason if a continuation repeats another text than the client has.
 const diverged = "diverged"
 
-var errDiverged = errors.New("the other worker continued with another text")
+var (
+	errDiverged = errors.New("the other worker continued with another text")
+	errRepeats  = errors.New("the other worker needed too long to repeat the text")
+)
 
 func (r *recovery) emit(event []byte) {
 	if len(r.failed) == 0 {
