@@ -1,9 +1,12 @@
 package gateway
 
 import (
+	"io"
+	"net/http"
 	"time"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/api"
 )
 
 // RescueFrom searches once for requests that wait at the suspect worker w, as Serve does at every tick.
@@ -23,6 +26,12 @@ func WorkerPaths() (paths []string) {
 		}
 	}
 	return paths
+}
+
+// NewRecovery returns the writer of a chat that can continue at another worker. The client's writer is w.
+func NewRecovery(w http.ResponseWriter) io.Writer {
+	r := &recovery{x: &exchange{w: w, dialect: api.OpenAIChat}, chat: true, begun: true}
+	return r
 }
 
 // MadeResponses are the responses that a gateway remembers.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -43,6 +44,30 @@ func BenchmarkStreamedChunks(b *testing.B) {
 			}
 		})
 	}
+}
+
+// BenchmarkLargeEvent measures an event that comes in pieces of 1 KiB. The time for a byte does not depend on the size
+// of the event.
+func BenchmarkLargeEvent(b *testing.B) {
+	for _, size := range []int{16 << 10, 256 << 10, 4 << 20} {
+		b.Run(fmt.Sprint(size>>10, "KiB"), func(b *testing.B) {
+			event := largeEvent(size)
+			b.SetBytes(int64(len(event)))
+			for b.Loop() {
+				w := gateway.NewRecovery(&discard{header: http.Header{}})
+				for piece := range slices.Chunk(event, 1<<10) {
+					if _, err := w.Write(piece); err != nil {
+						b.Fatal(err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// largeEvent returns an event of a chat with a text of n bytes.
+func largeEvent(n int) []byte {
+	return fmt.Appendf(nil, `data: {"id":"x","choices":[{"index":0,"delta":{"content":"%s"},"finish_reason":null,"token_ids":[7]}]}`+"\n\n", strings.Repeat("a", n))
 }
 
 // processorTime returns the processor time of this process in nanoseconds.

@@ -7,6 +7,8 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -670,6 +672,44 @@ func TestAStreamWhoseWorkerIsSilentContinuesElsewhere(t *testing.T) {
 		t.Errorf("the decision says %v after %v ms", rec.Recovered, rec.TotalMS)
 	}
 	f.idle(t)
+}
+
+// The work for an event does not grow with the square of its size: 4 MiB in pieces of 16 bytes took a minute.
+func TestALargeEventInSmallPiecesTakesLittleTime(t *testing.T) {
+	event := largeEvent(4 << 20)
+	want := strings.Replace(string(event), "[7]", "null", 1)
+	client := httptest.NewRecorder()
+	w := gateway.NewRecovery(client)
+	began := time.Now()
+	for piece := range slices.Chunk(event, 16) {
+		if _, err := w.Write(piece); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("the event took %v", took)
+	}
+	if client.Body.String() != want {
+		t.Errorf("the client got %d bytes of another event than %d", client.Body.Len(), len(want))
+	}
+}
+
+// An event may end at any byte of a piece, and a piece may have any number of events.
+func TestEventsAreFoundAtEachPlaceOfAPiece(t *testing.T) {
+	events := ": a comment\n\n" + string(largeEvent(3)) + "\n\n" + string(largeEvent(20)) + "data: [DONE]\n\n"
+	want := strings.ReplaceAll(events, "[7]", "null")
+	for size := 1; size <= len(events); size++ {
+		client := httptest.NewRecorder()
+		w := gateway.NewRecovery(client)
+		for piece := range slices.Chunk([]byte(events), size) {
+			if _, err := w.Write(piece); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if client.Body.String() != want {
+			t.Errorf("pieces of %d bytes: %q\nwant %q", size, client.Body, want)
+		}
+	}
 }
 
 // The memory for one stream is bounded, whatever the workers send: text without ids, and endless tool calls with ids.

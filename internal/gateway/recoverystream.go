@@ -41,24 +41,27 @@ func (r *recovery) Write(b []byte) (int, error) {
 	r.heard.Store(0) // a client that reads slowly is no silence of the worker
 	defer func() { r.heard.Store(time.Now().UnixNano()) }()
 	r.out = r.out[:0]
-	rest := b
-	if len(r.pending) > 0 {
+	rest, seen := b, 0 // rest[:seen] has no end of an event: each byte is searched once, however small the pieces are
+	if n := len(r.pending); n > 0 {
 		r.pending = append(r.pending, b...)
-		rest = r.pending
+		rest, seen = r.pending, n-1
 	}
 	for {
-		end := bytes.Index(rest, []byte("\n\n"))
+		end := bytes.Index(rest[seen:], []byte("\n\n"))
 		if end < 0 {
 			break
 		}
-		r.event(rest[:end+2])
-		rest = rest[end+2:]
+		end += seen + len("\n\n")
+		r.event(rest[:end])
+		rest, seen = rest[end:], 0
 	}
 	if len(r.parsing.waiting) > 0 && !r.parsing.stuck {
 		r.parseWaiting(nil, nil)
 	}
-	r.pending = append(r.pending[:0], rest...)
-	if len(r.pending) > maxEvent || bytes.IndexByte(r.pending, '\r') >= 0 {
+	if len(rest) != len(r.pending) { // otherwise rest is r.pending
+		r.pending = append(r.pending[:0], rest...)
+	}
+	if fresh := rest[max(len(rest)-len(b), 0):]; len(r.pending) > maxEvent || bytes.IndexByte(fresh, '\r') >= 0 {
 		r.giveUp("format")
 		r.out = append(r.out, r.pending...)
 		r.pending = r.pending[:0]
