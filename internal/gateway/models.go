@@ -12,6 +12,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/proxy"
+	"github.com/warmpath/warmpath/internal/tenant"
 )
 
 // ModelNames says which models take requests in place of the model that a request names.
@@ -60,7 +61,7 @@ func (g *Gateway) chooseModel(p *prepared, name string) (string, error) {
 	m := &p.choice
 	if m.target == "" { // otherwise the request has passed a model, and keeps its fall-backs
 		m.target = cmp.Or(names.Aliases[name], name)
-		if t := p.tenant; t != nil && !t.Allows(name) && !t.Allows(m.target) {
+		if names.forbidden(p.tenant, name) {
 			return "", api.ModelForbidden(name)
 		}
 		m.fallbacks = p.allowed(names.Fallbacks[m.target])
@@ -78,6 +79,12 @@ func (g *Gateway) chooseModel(p *prepared, name string) (string, error) {
 		m.asked = name
 	}
 	return chosen, nil
+}
+
+// forbidden reports whether a tenant may use neither the model of that name nor the one that the name stands for. t is
+// nil if the gateway is open.
+func (n *ModelNames) forbidden(t *tenant.Tenant, name string) bool {
+	return t != nil && !t.Allows(name) && !t.Allows(cmp.Or(n.Aliases[name], name))
 }
 
 // allowed returns the models that the request's tenant may use.

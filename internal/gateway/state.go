@@ -101,6 +101,9 @@ func (g *Gateway) model(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	err := g.routeError(warmpath.ErrUnknownModel, name, -1)
+	if t, unknown := g.whoAsks(r.Header); unknown == nil && g.names.Load().forbidden(t, name) {
+		err = api.ModelForbidden(name)
+	}
 	g.refuse(w, api.OpenAIChat, err.Code, err)
 }
 

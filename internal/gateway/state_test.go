@@ -8,6 +8,7 @@ import (
 
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/gateway"
+	"github.com/warmpath/warmpath/internal/tenant"
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
@@ -26,6 +27,31 @@ func TestAModelIsShownByItsName(t *testing.T) {
 	}
 	if status, _ := f.call(t, "DELETE", "/v1/models/org/m:1", ""); status != 405 {
 		t.Errorf("delete: %d", status)
+	}
+}
+
+// A tenant cannot tell a model that it may not use from one that does not exist, as at the endpoints that use models.
+func TestAModelOfOthersIsAnsweredAsAnUnknownOne(t *testing.T) {
+	_, change := withTenants(tenant.Config{Name: "a", KeysSHA256: hashed("key-a"), Models: []string{"mine", "alias"}})
+	f := serve(t, func(s *settings) {
+		change(s)
+		s.facts.Models = []fleet.Model{{ID: "mine"}, {ID: "other"}, {ID: "shared"}}
+	}, worker(t, plain))
+	f.UseModelNames(gateway.ModelNames{Aliases: map[string]string{"alias": "shared", "nick": "mine", "secret": "other"}})
+	for _, name := range []string{"other", "absent", "secret", "shared"} {
+		status, text := f.call(t, "GET", "/v1/models/"+name, "", "X-Api-Key", "key-a")
+		want := strings.ReplaceAll(`the model \"NAME\" does not exist, or this API key may not use it`, "NAME", name)
+		if status != 404 || !strings.Contains(text, want) {
+			t.Errorf("%s: %d %s", name, status, text)
+		}
+		if used, same := f.call(t, "POST", "/v1/chat/completions", strings.Replace(chat, `"m"`, `"`+name+`"`, 1), "X-Api-Key", "key-a"); used != status || same != text {
+			t.Errorf("%s: %s\na chat: %s", name, text, same)
+		}
+	}
+	for _, name := range []string{"mine", "alias", "nick"} {
+		if status, text := f.call(t, "GET", "/v1/models/"+name, "", "X-Api-Key", "key-a"); status != 200 {
+			t.Errorf("%s: %d %s", name, status, text)
+		}
 	}
 }
 
