@@ -42,11 +42,22 @@ const (
 	KeptFor       = keptFor
 )
 
-// Add remembers a response.
-func (r *MadeResponses) Add(id string, at time.Time) { r.add(id, madeResponse{at: at}) }
+// Add remembers a response of a tenant.
+func (r *MadeResponses) Add(tenant, id string, at time.Time) {
+	r.add(id, madeResponse{tenant: tenant, at: at})
+}
 
-// Has reports whether a response is found.
-func (r *MadeResponses) Has(id string, now time.Time) bool { _, ok := r.find(id, "", now); return ok }
+// Has reports whether a tenant's response is found.
+func (r *MadeResponses) Has(tenant, id string, now time.Time) bool {
+	_, ok := r.find(id, tenant, now)
+	return ok
+}
+
+// Remove forgets a response.
+func (r *MadeResponses) Remove(id string) { r.remove(id) }
+
+// Tenants returns the number of tenants that have responses.
+func (r *MadeResponses) Tenants() int { return len(r.tenants) }
 
 // Len returns the number of remembered responses.
 func (r *MadeResponses) Len() int { return len(r.byID) }

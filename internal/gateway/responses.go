@@ -5,76 +5,12 @@ import (
 	"context"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/proxy"
 )
-
-// An engine keeps the responses that it made, and no other engine knows them. So the router remembers which worker made
-// which response. It remembers the last mostResponses for keptFor: both bound the memory, which is at most 20 MB.
-const (
-	mostResponses = 1 << 16
-	keptFor       = 24 * time.Hour
-)
-
-// madeResponse says where a response is.
-type madeResponse struct {
-	worker      fleet.WorkerID
-	incarnation uint64
-	model       string // as the request named it
-	tenant      string // only this tenant finds the response
-	at          time.Time
-}
-
-// madeResponses remembers responses by their ids. It is safe for concurrent use.
-type madeResponses struct {
-	mu    sync.Mutex
-	byID  map[string]madeResponse
-	order []orderedResponse // all that were added, oldest first; a response that was removed or added again is still here
-}
-
-type orderedResponse struct {
-	id string
-	at time.Time
-}
-
-// add remembers a response. vLLM lets a client choose the id (request_id), so another tenant's response with the same
-// id stays that tenant's.
-func (m *madeResponses) add(id string, made madeResponse) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.byID == nil {
-		m.byID = map[string]madeResponse{}
-	}
-	for len(m.order) > 0 && (len(m.order) >= mostResponses || made.at.Sub(m.order[0].at) > keptFor) {
-		if oldest := m.order[0]; m.byID[oldest.id].at.Equal(oldest.at) {
-			delete(m.byID, oldest.id)
-		}
-		m.order = m.order[1:]
-	}
-	if was, ok := m.byID[id]; ok && was.tenant != made.tenant {
-		return
-	}
-	m.byID[id] = made
-	m.order = append(m.order, orderedResponse{id, made.at})
-}
-
-// find returns where a tenant's response is.
-func (m *madeResponses) find(id, tenant string, now time.Time) (made madeResponse, ok bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	made, ok = m.byID[id]
-	return made, ok && made.tenant == tenant && now.Sub(made.at) <= keptFor
-}
-
-func (m *madeResponses) remove(id string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.byID, id)
-}
 
 // made remembers that the worker of the attempt under way made the response id. It is called before the client gets a
 // byte of the response, so that the client finds it.

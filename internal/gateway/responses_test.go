@@ -223,26 +223,66 @@ func TestRememberedResponsesAreBoundedInNumberAndTime(t *testing.T) {
 	var r gateway.MadeResponses
 	now := time.Now()
 	for i := range gateway.MostResponses + 1000 {
-		r.Add(fmt.Sprint(i), now)
+		r.Add("a", fmt.Sprint(i), now)
 	}
-	if n := r.Len(); n != gateway.MostResponses || r.Has("999", now) || !r.Has("1000", now) {
-		t.Errorf("%d are remembered, the oldest %v, the next %v", n, r.Has("999", now), r.Has("1000", now))
+	if n := r.Len(); n != gateway.MostResponses || r.Has("a", "999", now) || !r.Has("a", "1000", now) {
+		t.Errorf("%d are remembered, the oldest %v, the next %v", n, r.Has("a", "999", now), r.Has("a", "1000", now))
 	}
 	now = now.Add(gateway.KeptFor + time.Second)
-	if r.Has("2000", now) {
+	if r.Has("a", "2000", now) {
 		t.Error("a response is remembered for too long")
 	}
-	r.Add("new", now)
+	r.Add("a", "new", now)
 	if n := r.Len(); n != 1 {
 		t.Errorf("%d are remembered after all but one are too old", n)
 	}
 	for range 3 {
-		r.Add("again", now)
+		r.Add("a", "again", now)
 		now = now.Add(gateway.KeptFor / 2)
 	}
-	r.Add("last", now)
-	if !r.Has("again", now) || r.Len() != 2 {
+	r.Add("a", "last", now)
+	if !r.Has("a", "again", now) || r.Len() != 2 {
 		t.Errorf("a response that was made again is forgotten with its first one: %d", r.Len())
+	}
+}
+
+// A flood of one tenant takes the places of its own responses, and not those of other tenants.
+func TestATenantWithManyResponsesPushesOutItsOwn(t *testing.T) {
+	var r gateway.MadeResponses
+	now := time.Now()
+	id := func(tenant string, i int) string { return fmt.Sprint(tenant, "-", i) }
+	r.Add("few", id("few", 0), now)
+	for i := range 2 * gateway.MostResponses {
+		r.Add("flood", id("flood", i), now)
+		if i%1000 == 0 {
+			r.Add("steady", id("steady", i), now)
+		}
+	}
+	if n := r.Len(); n != gateway.MostResponses || !r.Has("few", "few-0", now) {
+		t.Errorf("%d are remembered, the only one of a tenant: %v", n, r.Has("few", "few-0", now))
+	}
+	for i := 0; i < 2*gateway.MostResponses; i += 1000 {
+		if !r.Has("steady", id("steady", i), now) {
+			t.Errorf("response %d of another tenant is forgotten", i)
+		}
+	}
+	if last := 2*gateway.MostResponses - 1; !r.Has("flood", id("flood", last), now) || r.Has("flood", id("flood", 0), now) {
+		t.Error("the flood does not push out its own oldest responses")
+	}
+	for i := range gateway.MostResponses {
+		r.Add(fmt.Sprint("tenant", i), fmt.Sprint("one-", i), now)
+	}
+	if n := r.Len(); n != gateway.MostResponses || r.Tenants() > gateway.MostResponses {
+		t.Errorf("%d responses of %d tenants are remembered", n, r.Tenants())
+	}
+	r.Add("last", "last-0", now.Add(gateway.KeptFor+time.Second))
+	if r.Len() != 1 || r.Tenants() != 1 {
+		t.Errorf("%d responses of %d tenants after all but one are too old", r.Len(), r.Tenants())
+	}
+	r.Remove("last-0")
+	r.Remove("last-0")
+	if r.Len() != 0 || r.Tenants() != 0 {
+		t.Errorf("%d responses of %d tenants after the last was removed", r.Len(), r.Tenants())
 	}
 }
 
