@@ -125,7 +125,7 @@ func (x *exchange) callWorker(worker string, engine string) telemetry.Span {
 	if x.g.Tracer == nil {
 		return telemetry.Span{}
 	}
-	s := x.span.Call(operation(x.dialect))
+	s := x.span.Call(callName(x.dialect, x.rec.Model))
 	if parent, state := s.Outgoing(); parent != "" {
 		// tracestate is set also if it is empty: the client's belongs to its traceparent, which may not be valid.
 		x.attempt.Set = append(x.attempt.Set, proxy.Field{Name: headerTraceParent, Value: parent}, proxy.Field{Name: headerTraceState, Value: state})
@@ -175,6 +175,14 @@ func (x *exchange) endCall(s telemetry.Span, r *proxy.Result) {
 		s.Fail(strconv.Itoa(r.Status), "")
 	}
 	s.End()
+}
+
+// callName returns the name of the span of an attempt: the operation and the model, as the conventions for GenAI say.
+func callName(d api.Dialect, model string) string {
+	if model == "" {
+		return operation(d)
+	}
+	return operation(d) + " " + shortened(model)
 }
 
 // operation returns the value of gen_ai.operation.name. Endpoints that the conventions do not name have the name of

@@ -157,7 +157,7 @@ func TestAFailedAttemptHasASpan(t *testing.T) {
 		t.Fatal(err)
 	}
 	end()
-	for _, text := range []string{"POST /v1/chat/completions", "decide", "chat", "error.type", "refused", "warmpath.term.", "gen_ai.usage.output_tokens", "warmpath.reason"} {
+	for _, text := range []string{"POST /v1/chat/completions", "decide", "chat m", "error.type", "refused", "warmpath.term.", "gen_ai.usage.output_tokens", "warmpath.reason"} {
 		if !spans.has(text) {
 			t.Errorf("the spans lack %q", text)
 		}

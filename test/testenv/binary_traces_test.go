@@ -96,7 +96,7 @@ func checkSpans(t *testing.T, spans map[string]span, trace, caller, protocol, wo
 		root.Attributes["http.route"] != "/v1/chat/completions" || root.Attributes["url.scheme"] != "http" || root.Attributes["network.protocol.version"] != "1.1" || root.Attributes["warmpath.worker"] != worker {
 		t.Errorf("the request's span: %+v", root)
 	}
-	for name, kind := range map[string]int{"tokenize": spanInternal, "decide": spanInternal, "chat": spanClient} {
+	for name, kind := range map[string]int{"tokenize": spanInternal, "decide": spanInternal, "chat mock": spanClient} {
 		s, ok := spans[name]
 		if !ok || s.Parent != root.Span || s.Kind != kind || s.Start < root.Start || s.End > root.End || s.End < s.Start {
 			t.Errorf("the span %s: %+v\nwithin %+v", name, s, root)
@@ -107,7 +107,7 @@ func checkSpans(t *testing.T, spans map[string]span, trace, caller, protocol, wo
 			t.Errorf("%+v", s)
 		}
 	}
-	decide, call := spans["decide"].Attributes, spans["chat"].Attributes
+	decide, call := spans["decide"].Attributes, spans["chat mock"].Attributes
 	for _, key := range []string{"warmpath.policy", "warmpath.branch", "warmpath.reason", "warmpath.match_tokens", "warmpath.predicted_tokens", "warmpath.candidates", "warmpath.score", "warmpath.term.prefill"} {
 		if decide[key] == nil {
 			t.Errorf("the decision's span lacks %s: %v", key, decide)
