@@ -174,4 +174,12 @@ func TestHintsAreNearAndRight(t *testing.T) {
 			t.Errorf("%s: %s", unknown, fmt.Sprintf("%q, want %q", got, want))
 		}
 	}
+	flags := []string{"--json", "--policy", "--worker", "--model-path", "--retries"}
+	for unknown, want := range map[string]string{
+		"--policies": "--policy", "--workers": "--worker", "--retry": "--retries", "--models": "--model-path", "--model": "--model-path", "--police": "--policy", "--port": "",
+	} {
+		if got := Meant(unknown, flags); got != didYouMean(want) {
+			t.Errorf("%s%s, want %q", unknown, got, want)
+		}
+	}
 }

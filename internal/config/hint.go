@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 )
@@ -62,14 +63,25 @@ func dotted(key, section string, known []string) string {
 		strings.ReplaceAll(near, ".", ": {"), strings.Repeat("}", strings.Count(near, ".")))
 }
 
-// Meant returns "; did you mean WORD?", to follow an error, if a known word is similar to the unknown word, or if only
-// one known word continues it: --model means --model-path. Otherwise it returns "".
+// Meant returns "; did you mean WORD?", to follow an error, if a known word is similar to the unknown word, is its
+// singular or plural, or if only one known word continues it: --model means --model-path. Otherwise it returns "".
 func Meant(unknown string, known []string) string {
 	word := nearest(unknown, known, slips(unknown), whole)
+	if i := slices.IndexFunc(known, func(name string) bool { return singular(name) == singular(unknown) }); i >= 0 {
+		word = known[i]
+	}
 	if word == "" {
-		word = extended(strings.TrimSuffix(unknown, "s"), known)
+		word = extended(singular(unknown), known)
 	}
 	return didYouMean(word)
+}
+
+// singular returns the word without the ending of a plural.
+func singular(word string) string {
+	if stem, ok := strings.CutSuffix(word, "ies"); ok {
+		return stem + "y"
+	}
+	return strings.TrimSuffix(word, "s")
 }
 
 // extended returns the only known name that has further words after the given word; "" if there is none or several.
