@@ -112,9 +112,9 @@ func writeRoffFlag(w io.Writer, f *pflag.Flag) {
 }
 
 // roff escapes a text: backslashes, minus signs, and a dot or an apostrophe at the beginning of a line, which would be
-// a request.
+// a request. A line may be broken before each optional part of a long value, "[,": it has no spaces.
 func roff(text string) string {
-	text = strings.NewReplacer(`\`, `\e`, "-", `\-`, "\n", " ", "…", "...", "’", "'").Replace(text)
+	text = strings.NewReplacer(`\`, `\e`, "-", `\-`, "\n", " ", "…", "...", "’", "'", "[,", `\:[,`).Replace(text)
 	if strings.HasPrefix(text, ".") || strings.HasPrefix(text, "'") {
 		text = `\&` + text
 	}
