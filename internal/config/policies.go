@@ -142,6 +142,22 @@ func (c *Config) Spec() policy.Spec {
 	return policy.Spec{Name: c.Policy}
 }
 
+// choices returns what the name of a policy can be: the given names, and the kinds that need parameters.
+func choices(names []string) []string {
+	can := slices.Clone(names)
+	for _, kind := range kindNames() {
+		switch {
+		case slices.Contains(names, kind):
+		case kind == "script":
+			can = append(can, "script:file=FILE")
+		default:
+			can = append(can, kind)
+		}
+	}
+	slices.Sort(can)
+	return can
+}
+
 // PolicyNames returns the names of all policies, each once.
 func (c *Config) PolicyNames() []string {
 	return slices.Sorted(maps.Keys(c.Parameters()))
@@ -167,7 +183,8 @@ func (c *Config) validatePolicies(found *problems) {
 			return
 		}
 		if !slices.Contains(names, name) {
-			found.add(path, fmt.Errorf("%q is none of %s%s", name, strings.Join(names, ", "), Meant(name, names)))
+			can := choices(names)
+			found.add(path, fmt.Errorf("%q is none of %s%s", name, strings.Join(can, ", "), Meant(name, can)))
 		}
 	}
 	exists("policy", c.Policy)

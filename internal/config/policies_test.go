@@ -158,6 +158,8 @@ func TestANameMayContainParameters(t *testing.T) {
 		"lmcache_aware:controller_api_key=s3cret":           "policy: controller_api_key cannot be a part of a policy",
 		"lmcache_aware:controller_url=http://u:s3cret@host": "policy: controller_url cannot be a part of a policy",
 		"mix":                         "; in the file, for example: policy: {type: mix, ",
+		"foo":                         ", mix, ",
+		"scripts":                     "script:file=FILE, ",
 		"kv_aware:tier_weights.cpu=3": "policy: tier_weights.cpu: 3 is outside 0..1",
 	} {
 		if _, err := Load("", func(c *Config) { c.Policy = name }); err == nil || !strings.Contains(err.Error(), want) {
