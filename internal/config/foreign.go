@@ -61,6 +61,7 @@ type foreign struct {
 	explicit   bool // a flag names the policy
 	trusts     bool // a header names the tenant
 	heeded     bool // the advice of the present flag is heeded already
+	queueless  bool // a flag says that no request waits
 	parameters []foreignParameter
 }
 
@@ -287,10 +288,23 @@ func queueFlag(apply func(*foreign, []string) (string, error)) func(*foreign, []
 // queueSize reads the length of the queue. With 0 other routers have no queue.
 func (f *foreign) queueSize(values []string) (string, error) {
 	if n, err := wholeNumber(values); err == nil && n == 0 {
-		f.heeded, f.Queue.Order = true, queue.Off
+		f.heeded, f.queueless, f.Queue.Order = true, true, queue.Off
 		return "queue.order: off", nil
 	}
 	return wholeTo("queue.max_requests (it counts if queue.order is not off)", func(c *Config) *int { return &c.Queue.MaxRequests })(f, values)
+}
+
+// queueTimeout reads how long a request waits in the queue. SMG, sglang-router and vllm-router refuse 0 as long as they
+// have a queue (config/validation.rs).
+func (f *foreign) queueTimeout(values []string) (string, error) {
+	if n, err := strconv.ParseFloat(strings.Join(values, ""), 64); err == nil && n == 0 {
+		if f.queueless {
+			f.heeded = true
+			return "none: no request waits, as --queue-size 0 says", nil
+		}
+		return "", errors.New("0 is no time to wait: name a number of seconds, or a queue size of 0, with which no request waits")
+	}
+	return seconds("queue.max_wait (it counts if queue.order is not off)", func(c *Config) *time.Duration { return &c.Queue.MaxWait })(f, values)
 }
 
 // attempts reads a number that other routers call retries. They count the first attempt, too.

@@ -230,6 +230,18 @@ func TestForeignFlagsOfAQueueSayThatTheQueueIsOff(t *testing.T) {
 	}
 }
 
+// A queue in which nothing waits is no queue. The other routers refuse it, too.
+func TestAForeignQueueNeedsATimeToWait(t *testing.T) {
+	c := withWorkers()
+	if _, err := ApplyForeign(&c, []GivenFlag{{"queue-timeout-secs", []string{"0"}}}); err == nil || !strings.Contains(err.Error(), "a queue size of 0") {
+		t.Errorf("with a queue: %v", err)
+	}
+	mapped, err := ApplyForeign(&c, []GivenFlag{{"queue-timeout-secs", []string{"0"}}, {"queue-size", []string{"0"}}})
+	if err != nil || len(mapped) != 2 || mapped[1].Advice != "" || c.Queue.Order != "off" || c.Queue.Validate() != nil {
+		t.Errorf("without a queue: %+v, %+v, %v", mapped, c.Queue, err)
+	}
+}
+
 // SMG and sglang-router refuse clients without the key of --api-key. A router that took the flag as the workers' key
 // alone would be open to everybody.
 func TestAForeignKeyClosesTheGateway(t *testing.T) {
