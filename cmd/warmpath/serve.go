@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -167,7 +168,8 @@ func serve(c *cobra.Command, f *serveFlags) error {
 	if options.Models, err = inprocess.NewHub(config.Hub(cfg.Hub), log).Folders(c.Context(), cfg.Models); err != nil {
 		return err
 	}
-	if f.file != "" {
+	script := slices.ContainsFunc(cfg.Policies, func(p config.Policy) bool { return p.Type == "script" })
+	if f.file != "" || script { // a script that only a flag names is a file that may change, too
 		options.Load, options.File = load, f.file
 	}
 	a, err := app.New(cfg, options)

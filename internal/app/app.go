@@ -37,7 +37,7 @@ type Options struct {
 	Version string       // the router's version
 	// Load reads the configuration again for a reload; if it is nil, reloads are refused.
 	Load func() (*config.Config, error)
-	// File is the name of the file that Load reads, for errors.
+	// File is the name of the configuration file that Load reads; "" if it reads only files that flags name.
 	File string
 	// Models are the folders of models' files on this machine. They include the downloaded models that the
 	// configuration names. nil means the configuration's paths.

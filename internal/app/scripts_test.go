@@ -60,3 +60,36 @@ func TestAScriptIsReadAgainWhenItsFileChanges(t *testing.T) {
 		t.Errorf("the log has %d lines about the failures:\n%s", n, log)
 	}
 }
+
+// A script that only the name of a policy names, as the flag --policy script:file=FILE does, is read again, too, without
+// a configuration file.
+func TestAScriptInTheNameOfAPolicyIsReadAgainWhenItsFileChanges(t *testing.T) {
+	e := engine(t, nil)
+	file := filepath.Join(t.TempDir(), "choose.star")
+	write := func(reason string) {
+		t.Helper()
+		text := "def choose(request, workers):\n    return choice(workers[0], reason=\"" + reason + "\")\n"
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	load := func() (*config.Config, error) {
+		return config.Load("", func(c *config.Config) {
+			*c = *settings(e)
+			c.Policy, c.WatchInterval = "script:file="+file, 50*time.Millisecond
+		})
+	}
+	write("the first rule")
+	cfg, err := load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := startWith(t, cfg, app.Options{Log: slog.New(slog.DiscardHandler), Load: load})
+	r.exact(1)
+	decided := func() string { r.chat("hello"); return r.adminText("/admin/decisions?n=1") }
+	if text := decided(); !strings.Contains(text, "the first rule") {
+		t.Fatalf("%s", text)
+	}
+	write("the second rule")
+	r.wait("the changed script decides", func() bool { return strings.Contains(decided(), "the second rule") })
+}

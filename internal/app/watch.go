@@ -61,13 +61,13 @@ func (w *watch) changed() bool {
 
 // files returns the paths of the files that a reload reads.
 func (a *App) files() []string {
-	if a.options.Load == nil || a.options.File == "" {
+	if a.options.Load == nil {
 		return nil
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	paths := []string{a.options.File}
-	for _, path := range []string{a.cfg.TenantsFile, a.cfg.TenantSaltKeyFile, a.cfg.WorkersFile} {
+	var paths []string
+	for _, path := range []string{a.options.File, a.cfg.TenantsFile, a.cfg.TenantSaltKeyFile, a.cfg.WorkersFile} {
 		if path != "" {
 			paths = append(paths, path)
 		}

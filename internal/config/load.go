@@ -49,6 +49,7 @@ func fill(cfg *Config, path string, data []byte, override func(*Config)) error {
 	if override != nil {
 		override(cfg)
 	}
+	cfg.describe()
 	if p := cfg.readKey(); p != nil {
 		r.problem(p)
 		r.broken["admin"] = true

@@ -53,7 +53,7 @@ func (c *Config) Parameters() map[string]policy.Parameters {
 		all[p.Name] = p.Parameters
 	}
 	for _, name := range c.Used() {
-		if !strings.Contains(name, ":") {
+		if _, described := all[name]; described || !strings.Contains(name, ":") {
 			continue
 		}
 		if p, err := c.parsePolicy(name); err == nil {
@@ -61,6 +61,21 @@ func (c *Config) Parameters() map[string]policy.Parameters {
 		}
 	}
 	return all
+}
+
+// describe adds the policies in use whose name contains parameters to the list of policies. So their parameters, and
+// the file of a script, are read once, as those of the list are: a reload compares what was read then with what is read
+// now. A name with a mistake is left to Validate.
+func (c *Config) describe() {
+	all := c.Parameters()
+	for _, name := range c.Used() {
+		p, valid := all[name]
+		if !valid || !strings.Contains(name, ":") || slices.ContainsFunc(c.Policies, func(p Policy) bool { return p.Name == name }) {
+			continue
+		}
+		kind, _, _ := strings.Cut(name, ":")
+		c.Policies = append(c.Policies, Policy{Name: name, Type: kind, Parameters: p})
+	}
 }
 
 // specs returns the specs of all Parameters.
