@@ -3,6 +3,7 @@ package gateway
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -38,6 +39,8 @@ const (
 	orderTimeout = 5 * time.Minute
 	// ordersAtOnce bounds how many workers carry out an order at the same time.
 	ordersAtOnce = 32
+	// idleEvery is the time between two looks whether a worker has requests.
+	idleEvery = 50 * time.Millisecond
 	// maxReply is how much of a worker's answer is shown.
 	maxReply = 1 << 10
 )
@@ -46,7 +49,7 @@ const (
 type carriedOut struct {
 	Worker string `json:"worker"`
 	OK     bool   `json:"ok"`
-	Status int    `json:"status,omitempty"` // 0: there was no answer
+	Status int    `json:"status,omitempty"` // 0: there was no answer, or the worker was not told
 	Answer string `json:"answer,omitempty"`
 }
 
@@ -72,6 +75,7 @@ func (g *Gateway) Order(w http.ResponseWriter, r *http.Request) {
 		api.WriteError(w, api.OpenAIChat, err)
 		return
 	}
+	named := query.Has("worker")
 	query.Del("worker")
 	// Orders are carried out also if the client leaves: half of a fleet asleep helps nobody.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), orderTimeout)
@@ -83,7 +87,7 @@ func (g *Gateway) Order(w http.ResponseWriter, r *http.Request) {
 		all.Go(func() {
 			places <- struct{}{}
 			defer func() { <-places }()
-			results[i] = g.carryOut(ctx, worker, &o, query)
+			results[i] = g.carryOut(ctx, worker, &o, query, named)
 		})
 	}
 	all.Wait()
@@ -130,23 +134,28 @@ func (g *Gateway) named(query url.Values) ([]*fleet.Worker, error) {
 	return nil, api.Invalid("worker", "worker must be the URL of a worker, as in /admin/workers, not "+api.Quoted(query.Get("worker")))
 }
 
-// carryOut tells a worker to carry out an order.
-func (g *Gateway) carryOut(ctx context.Context, w *fleet.Worker, o *order, query url.Values) carriedOut {
-	path := o.vllm
-	a := proxy.Attempt{Worker: w.URL, Header: http.Header{}, Unchecked: true, Dialect: api.OpenAIChat}
-	if w.Facts.Engine == fleet.EngineSGLang {
-		path, a.Body = o.sglang, []byte("{}")
-		a.Header.Set("Content-Type", "application/json")
+// carryOut tells a worker to carry out an order. named says that the order is for this worker alone.
+//
+// SGLang ends if it has requests when it is sent to sleep, or if it is woken while it is awake: both break a condition
+// in its scheduler [SGLang 0.5.23, srt/managers/scheduler_components/weight_updater.py].
+func (g *Gateway) carryOut(ctx context.Context, w *fleet.Worker, o *order, query url.Values, named bool) carriedOut {
+	sglang, path := w.Facts.Engine == fleet.EngineSGLang, o.vllm
+	if sglang {
+		path = o.sglang
 	}
-	if a.Path = path; len(query) > 0 {
-		a.Path += "?" + query.Encode()
+	if sglang && o.path == "/wake_up" && !w.Asleep && !named {
+		return carriedOut{Worker: w.URL, OK: true, Answer: "it was not told, because the router did not send it to sleep, and SGLang " +
+			"ends if it is woken while it is awake; to tell it all the same, name it: ?worker=URL"}
 	}
 	if o.path == "/sleep" {
 		g.Fleet.SetAsleep(w.ID, true) // before the engine falls asleep, so that it gets no further request
+		if sglang && !g.idle(ctx, w) {
+			g.Fleet.SetAsleep(w.ID, false)
+			return carriedOut{Worker: w.URL, Answer: "it was not told, because it has requests under way, and SGLang ends if it is sent to sleep then"}
+		}
 	}
 	var reply reply
-	a.Writer = &reply
-	result := g.Client.Forward(ctx, &a)
+	result := g.tell(ctx, w, path, query, &reply)
 	out := carriedOut{Worker: w.URL, Status: result.Status, OK: result.Class == proxy.Success && !busy(reply.body.Bytes()), Answer: reply.text()}
 	switch {
 	case result.Answer != nil:
@@ -160,7 +169,7 @@ func (g *Gateway) carryOut(ctx context.Context, w *fleet.Worker, o *order, query
 	switch {
 	case o.path == "/sleep" && !out.OK && result.Status != 0:
 		g.Fleet.SetAsleep(w.ID, false) // it refused; without an answer it may sleep
-	case o.path == "/wake_up" && out.OK:
+	case o.path == "/wake_up" && out.OK && !g.stillAsleep(ctx, w, query):
 		g.Fleet.SetAsleep(w.ID, false)
 	}
 	if o.empties && out.OK {
@@ -168,6 +177,56 @@ func (g *Gateway) carryOut(ctx context.Context, w *fleet.Worker, o *order, query
 	}
 	g.Log.Info("worker was told", "worker", w.URL, "order", o.path, "ok", out.OK, "status", out.Status)
 	return out
+}
+
+// tell sends an order to a worker. SGLang has in its body what vLLM has in the query.
+func (g *Gateway) tell(ctx context.Context, w *fleet.Worker, path string, query url.Values, into *reply) proxy.Result {
+	a := proxy.Attempt{Worker: w.URL, Header: http.Header{}, Unchecked: true, Dialect: api.OpenAIChat, Path: path, Writer: into}
+	if w.Facts.Engine == fleet.EngineSGLang {
+		a.Body = []byte("{}")
+		if tags := query["tags"]; len(tags) > 0 {
+			a.Body, _ = json.Marshal(map[string][]string{"tags": tags}) // texts can always be written
+		}
+		a.Header.Set("Content-Type", "application/json")
+	}
+	if len(query) > 0 {
+		a.Path += "?" + query.Encode()
+	}
+	return g.Client.Forward(ctx, &a)
+}
+
+// idle waits until no request of this router is under way at a worker. It returns false if ctx ends first.
+func (g *Gateway) idle(ctx context.Context, w *fleet.Worker) bool {
+	tick := time.NewTicker(idleEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick.C: // not at once: a decision that used an earlier snapshot may still add a request
+			if requestsAt(g.Fleet.Snapshot(), w) == 0 {
+				return true
+			}
+		}
+	}
+}
+
+// stillAsleep reports whether a worker that was told to wake up still sleeps. With tags an engine wakes up in parts:
+// weights first, so that they can be replaced, and then the cache. Until both are back, vLLM computes nothing. SGLang
+// does not say whether it sleeps; it is awake when it has its cache.
+func (g *Gateway) stillAsleep(ctx context.Context, w *fleet.Worker, query url.Values) bool {
+	tags := query["tags"]
+	if len(tags) == 0 {
+		return false
+	}
+	if w.Facts.Engine == fleet.EngineSGLang {
+		return !slices.Contains(tags, "kv_cache")
+	}
+	var reply reply
+	result := g.Client.Forward(ctx, &proxy.Attempt{Worker: w.URL, Method: http.MethodGet, Path: "/is_sleeping", Header: http.Header{},
+		Unchecked: true, Dialect: api.OpenAIChat, Writer: &reply})
+	var state sleeping
+	return result.Class == proxy.Success && json.Unmarshal(reply.body.Bytes(), &state) == nil && state.All
 }
 
 // busy reports whether an answer of vLLM's /reset_prefix_cache says that the cache was not reset, because requests use

@@ -6,11 +6,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // obeyer is an engine that does what it is told.
@@ -18,17 +20,31 @@ type obeyer struct {
 	url  string
 	mu   sync.Mutex
 	told []string
+	body string // of the last request
 	says string // what it answers to orders
 	code int    // 0 is 200
+
+	sleeps string        // what it answers to /is_sleeping
+	hold   chan struct{} // if it is not nil, chats wait for it
 }
 
 func obeys(t *testing.T) *obeyer {
 	o := &obeyer{says: "ok"}
 	o.url = worker(t, func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
+		body, _ := io.ReadAll(r.Body)
+		if o.hold != nil && r.URL.Path == "/v1/chat/completions" {
+			select {
+			case <-o.hold:
+			case <-r.Context().Done():
+			}
+		}
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		o.told = append(o.told, r.Method+" "+r.RequestURI)
+		if r.URL.Path == "/is_sleeping" {
+			_, _ = io.WriteString(w, o.sleeps)
+			return
+		}
+		o.told, o.body = append(o.told, r.Method+" "+r.RequestURI), string(body)
 		switch r.URL.Path {
 		case "/v1/chat/completions":
 			_, _ = io.WriteString(w, whole)
@@ -170,6 +186,95 @@ func TestASleepingWorkerGetsNoRequestsUntilItWakes(t *testing.T) {
 	asleep(lines("false", "false", "false"))
 	takes(a, 200)
 	takes(b, 200)
+}
+
+// sglang is the facts of an SGLang engine that serves m.
+var sglang = fleet.Facts{Engine: fleet.EngineSGLang, Models: []fleet.Model{{ID: "m", MaxModelLen: 4096}}, BlockSize: 16}
+
+func TestASleepEmptiesTheViewOfTheWorker(t *testing.T) {
+	for _, facts := range []fleet.Facts{sglang, {Engine: fleet.EngineVLLM, Models: sglang.Models, BlockSize: 16}} {
+		o := obeys(t)
+		f := serve(t, func(s *settings) { s.facts = facts }, o.url)
+		generate := golden{path: "/generate", header: http.Header{}, body: []byte(`{"input_ids":[` + strings.Repeat("7,", 40) + `7]}`)}
+		for i, asleep := range []bool{false, false, true} {
+			if asleep {
+				f.order(t, "/sleep")
+				f.order(t, "/wake_up")
+			}
+			if resp, text, err := generate.send(t, f); err != nil || resp.StatusCode != 200 {
+				t.Fatalf("%v %s", err, text)
+			}
+			if n := f.last(t, i+1).PredictedTokens; (n > 0) != (i == 1) {
+				t.Errorf("%v, request %d: %d tokens predicted", facts.Engine, i, n)
+			}
+		}
+	}
+}
+
+// An engine that is woken in parts gets requests when it is awake as a whole.
+func TestAWorkerThatIsAwakeInPartGetsNoRequests(t *testing.T) {
+	for name, c := range map[string]struct {
+		facts                fleet.Facts
+		weights, cache, body string // the orders as the engine gets them
+	}{
+		"vllm":   {fleet.Facts{Engine: fleet.EngineVLLM, Models: sglang.Models, BlockSize: 16}, "POST /wake_up?tags=weights", "POST /wake_up?tags=kv_cache", ""},
+		"sglang": {sglang, "POST /resume_memory_occupation?tags=weights", "POST /resume_memory_occupation?tags=kv_cache", `{"tags":["weights"]}`},
+	} {
+		o := obeys(t)
+		o.sleeps = `{"is_sleeping":true}`
+		f := serve(t, func(s *settings) { s.facts = c.facts }, o.url)
+		f.order(t, "/sleep")
+		if a := f.order(t, "/wake_up?tags=weights"); a.status != 200 || o.last() != c.weights || o.body != c.body {
+			t.Errorf("%s: %+v; told %q with %q", name, a, o.last(), o.body)
+		}
+		if resp, _ := f.post(t, chat); resp.StatusCode != 503 {
+			t.Errorf("%s: awake in part, it answers %d", name, resp.StatusCode)
+		}
+		o.mu.Lock()
+		o.sleeps = `{"is_sleeping":false}`
+		o.mu.Unlock()
+		if a := f.order(t, "/wake_up?tags=kv_cache"); a.status != 200 || o.last() != c.cache {
+			t.Errorf("%s: %+v; told %q", name, a, o.last())
+		}
+		if resp, _ := f.post(t, chat); resp.StatusCode != 200 {
+			t.Errorf("%s: awake, it answers %d", name, resp.StatusCode)
+		}
+	}
+}
+
+// SGLang ends if it is sent to sleep with requests under way, and if it is woken while it is awake.
+func TestSGLangIsToldOnlyWhatItSurvives(t *testing.T) {
+	o := obeys(t)
+	o.hold = make(chan struct{})
+	f := serve(t, func(s *settings) { s.facts = sglang }, o.url)
+	if a := f.order(t, "/wake_up"); a.status != 200 || o.last() != "" || !strings.Contains(a.Workers[0].Answer, "?worker=URL") {
+		t.Errorf("%+v; told %q", a, o.last())
+	}
+	if f.order(t, "/wake_up?worker="+o.url); o.last() != "POST /resume_memory_occupation" {
+		t.Errorf("named, it was told %q", o.last())
+	}
+	answered, slept := make(chan int, 1), make(chan told, 1)
+	go func() {
+		resp, _, err := f.try(t.Context(), chat)
+		if err != nil {
+			answered <- 0
+			return
+		}
+		answered <- resp.StatusCode
+	}()
+	testenv.Until(t, "the request is under way", func() bool { return f.fleet.Snapshot().Load(0).Requests == 1 })
+	go func() { slept <- f.order(t, "/sleep") }()
+	testenv.Until(t, "no further request goes to the worker", func() bool { return f.fleet.Snapshot().Workers()[0].Asleep })
+	close(o.hold)
+	if status := <-answered; status != 200 {
+		t.Errorf("the request under way: %d", status)
+	}
+	if a := <-slept; a.status != 200 {
+		t.Errorf("%+v", a)
+	}
+	if want := []string{"POST /resume_memory_occupation", "POST /v1/chat/completions", "POST /release_memory_occupation"}; !slices.Equal(o.told, want) {
+		t.Errorf("told %q, want %q", o.told, want)
+	}
 }
 
 func TestAnOrderThatFailsSaysWhichWorkerAndWhy(t *testing.T) {
