@@ -139,6 +139,17 @@ func TestRequestsAboutAResponseGoToTheWorkerThatMadeIt(t *testing.T) {
 		t.Errorf("all responses are at %v", at)
 	}
 	f.idle(t)
+	// A request about a response takes the engine no work, so it also reaches a worker that drains or fails its checks.
+	id := f.make(t, "")
+	for _, w := range f.fleet.Snapshot().Workers() {
+		f.fleet.SetDraining(w.ID, true)
+		f.fleet.SetHealth(w.ID, false, "slow")
+	}
+	for _, c := range []struct{ method, path string }{{"GET", "/v1/responses/" + id}, {"POST", "/v1/responses/" + id + "/cancel"}} {
+		if status, text := f.call(t, c.method, c.path, ""); status != 200 {
+			t.Errorf("%s at a draining worker: %d %s", c.method, status, text)
+		}
+	}
 }
 
 // The worker that was tried first did not make the response.
