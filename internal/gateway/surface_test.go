@@ -20,6 +20,7 @@ import (
 type golden struct {
 	name      string
 	path      string
+	query     string // with its ?
 	header    http.Header
 	body      []byte
 	status    int
@@ -73,7 +74,7 @@ func (g *golden) streamed() bool {
 // send sends the golden request.
 func (g *golden) send(t *testing.T, f *fixture) (*http.Response, []byte, error) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, f.url+g.path, bytes.NewReader(g.body))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, f.url+g.path+g.query, bytes.NewReader(g.body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,11 +105,12 @@ func TestEveryEndpointPassesRequestsAndAnswersByteForByte(t *testing.T) {
 	seen := map[string]bool{}
 	for _, g := range goldens(t) {
 		seen[g.path] = true
+		g.query = "?beta=true&x=%20" // Claude Code sends beta=true
 		t.Run(g.name, func(t *testing.T) {
 			f := serve(t, nil, worker(t, func(w http.ResponseWriter, r *http.Request) {
 				body, _ := io.ReadAll(r.Body)
-				if r.URL.Path != g.path || !bytes.Equal(body, g.body) {
-					t.Errorf("the worker got %s %q", r.URL.Path, body)
+				if r.RequestURI != g.path+g.query || !bytes.Equal(body, g.body) {
+					t.Errorf("the worker got %s %q", r.RequestURI, body)
 				}
 				for name := range g.header {
 					if name != "Content-Length" && r.Header.Get(name) != g.header.Get(name) {

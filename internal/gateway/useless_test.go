@@ -283,33 +283,34 @@ func TestAClientCannotPoisonAWorker(t *testing.T) {
 
 // A worker that is useless for one endpoint serves the other endpoint. The same code handles a worker that is useless
 // for one model: the router counts useless answers by scope, and a scope is a model at an endpoint.
+// The two paths have two dialects, or one: vLLM serves /rerank and /v1/rerank, SGLang only the second.
 func TestAWorkerThatIsUselessForOneEndpointServesTheOther(t *testing.T) {
-	var chats, others atomic.Int64
-	url := worker(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/v1/completions" {
-			others.Add(1)
-			answering(404, "application/json", `{"error":{"message":"no such endpoint"}}`)(w, r)
-			return
+	const ranked = `{"results":[{"index":0,"relevance_score":0.5}]}`
+	for _, c := range []struct{ serves, body, answer, lacks, other string }{
+		{"/v1/chat/completions", chat, whole, "/v1/completions", `{"model":"m","prompt":"hi"}`},
+		{"/v1/rerank", `{"model":"m","query":"a","documents":["b"]}`, ranked, "/rerank", `{"model":"m","query":"a","documents":["b"]}`},
+	} {
+		var served, refused atomic.Int64
+		url := worker(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == c.lacks {
+				refused.Add(1)
+				answering(404, "application/json", `{"error":{"message":"no such endpoint"}}`)(w, r)
+				return
+			}
+			served.Add(1)
+			answering(200, "application/json", c.answer)(w, r)
+		})
+		f := serve(t, func(s *settings) { s.policy = "random" }, url, worker(t, answering(200, "application/json", c.answer)))
+		for range 120 {
+			for _, q := range [][2]string{{c.serves, c.body}, {c.lacks, c.other}} {
+				if status, text := f.call(t, "POST", q[0], q[1], "Content-Type", "application/json"); status != 200 {
+					t.Fatalf("%s: %d %s", q[0], status, text)
+				}
+			}
 		}
-		chats.Add(1)
-		plain(w, r)
-	})
-	f := serve(t, func(s *settings) { s.policy = "round_robin" }, url, worker(t, plain))
-	for range 60 {
-		if resp, text := f.post(t, chat); resp.StatusCode != 200 {
-			t.Fatalf("chat: %d %s", resp.StatusCode, text)
+		if served.Load() < 30 || refused.Load() > 10 {
+			t.Errorf("the worker was asked %d times for %s, which it serves, and %d times for %s", served.Load(), c.serves, refused.Load(), c.lacks)
 		}
-		resp, err := f.client.Post(f.url+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"hi"}`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = resp.Body.Close()
-		if resp.StatusCode != 200 {
-			t.Fatalf("completions: %d", resp.StatusCode)
-		}
-	}
-	if chats.Load() < 20 || others.Load() > 10 {
-		t.Errorf("the worker was asked for %d chats, which it serves, and for %d completions", chats.Load(), others.Load())
 	}
 }
 
