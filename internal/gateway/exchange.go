@@ -225,7 +225,7 @@ func (x *exchange) forward(ctx context.Context) {
 		}
 		last = *better(&last, &result)
 		if result.Class == proxy.Refused {
-			x.unreachable(worker)
+			x.unreachable(worker, errors.Is(result.Err, syscall.ECONNREFUSED))
 		}
 		spent := x.rec.Attempts >= x.most
 		fell := again && spent && x.fallBack(ctx, failedBy(&result))

@@ -13,7 +13,8 @@ import (
 type held struct {
 	q       *warmpath.Request // not changed while the request is held and does not have its turn
 	plain   bool              // any worker of the model can serve the request
-	refused []*fleet.Worker   // the workers that refused a connection for this request, as they were then
+	refused []*fleet.Worker   // the workers that did not take the request, as they were then
+	retryAt time.Time         // as in holding
 	tenant  string            // as q names it; it does not change
 	choice  modelChoice       // a fall-back may take the request in place of its model
 	bytes   int64
@@ -29,7 +30,7 @@ type held struct {
 // enter adds x to the held requests, or returns the outcome and the error for x's client.
 func (h *hold) enter(x *exchange) (a *held, outcome string, err error) {
 	a = &held{
-		q: &x.prepared.route, plain: unpinned(&x.prepared.route), refused: x.unreached, bytes: int64(len(x.body.Bytes)), came: x.rec.Time,
+		q: &x.prepared.route, plain: unpinned(&x.prepared.route), refused: x.unreached, retryAt: x.retryAt, bytes: int64(len(x.body.Bytes)), came: x.rec.Time,
 		called: make(chan error, 1), ended: make(chan struct{}, 1), choice: x.prepared.choice,
 		tenant: x.prepared.route.Tenant,
 	}

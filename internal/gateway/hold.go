@@ -69,7 +69,8 @@ type hold struct {
 type holding struct {
 	turn      *held           // the exchange as a held request that has its turn; nil: it has none
 	holdUntil time.Time       // when the time is over for which the request may be held; zero if it was never held
-	unreached []*fleet.Worker // the workers that refused a connection, as they were then
+	unreached []*fleet.Worker // the workers that did not take the request, as they were then
+	retryAt   time.Time       // when they may be asked again although nothing changed; zero: never
 	refusals  int             // number of attempts at workers that did not take the request
 }
 
@@ -212,16 +213,25 @@ func (h *hold) await(ctx context.Context, x *exchange, why error) (d *warmpath.D
 			h.forget(a)
 			return nil, "failed", err
 		}
-		a.refused = x.unreached
+		a.refused, a.retryAt = x.unreached, x.retryAt
 		if why = err; !h.again(a) { // a worker came and went
 			return nil, "drained", errDraining
 		}
 	}
 }
 
-// unreachable notes that a worker refused a connection for x, or takes no requests now.
-func (x *exchange) unreachable(w *fleet.Worker) {
+// retryAfter is the time after which a held request goes again to a worker that did not take it, for example an engine
+// that answered 503 because its queue was full. It is longer than the default of health.interval: if the worker is
+// down, a check has noticed it by then, and the request is held until the worker's return.
+const retryAfter = 6 * time.Second
+
+// unreachable notes that w did not take x: it could not be reached, or answered that it takes no requests now. ended
+// says that w's process has ended: then the next check shows its return.
+func (x *exchange) unreachable(w *fleet.Worker, ended bool) {
 	x.refusals++
+	if !ended {
+		x.retryAt = time.Now().Add(retryAfter)
+	}
 	x.unreached = append(slices.DeleteFunc(x.unreached, func(was *fleet.Worker) bool { return was.ID == w.ID }), w)
 }
 

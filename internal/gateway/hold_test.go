@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,8 +38,17 @@ type outage struct {
 // hold starts a gateway with n workers. Call it in a bubble of synctest.
 func holding(t *testing.T, n int, cfg gateway.HoldConfig, change func(*gateway.Parts)) *outage {
 	t.Helper()
+	return holdingAs(t, n, cfg, change, func(http.ResponseWriter) bool { return false })
+}
+
+// holdingAs does the same, with workers that refuse a request if refuse answers it.
+func holdingAs(t *testing.T, n int, cfg gateway.HoldConfig, change func(*gateway.Parts), refuse func(http.ResponseWriter) bool) *outage {
+	t.Helper()
 	o := &outage{}
 	how := rig{gateway: gateway.DefaultConfig(), parts: change, answer: func(w http.ResponseWriter, r *http.Request) {
+		if refuse(w) {
+			return
+		}
 		body, _ := io.ReadAll(r.Body)
 		var request struct{ User string }
 		_ = json.Unmarshal(body, &request)
@@ -403,6 +413,35 @@ func TestARequestThatAWorkerRefusedIsHeldAndSentAgain(t *testing.T) {
 			t.Errorf("%d attempts, held %v ms", rec.Attempts, rec.HeldMS)
 		}
 	})
+}
+
+// The only worker is healthy, and answers 503 now and then, as SGLang does while its queue is full. No check shows that
+// it takes requests again, so the request goes there again after some seconds.
+func TestARequestThatABusyWorkerRefusedIsSentAgain(t *testing.T) {
+	for _, refusals := range []int64{1, 100} {
+		synctest.Test(t, func(t *testing.T) {
+			var busy atomic.Int64
+			busy.Store(refusals)
+			o := holdingAs(t, 1, gateway.DefaultHoldConfig(), nil, func(w http.ResponseWriter) bool {
+				if busy.Add(-1) < 0 {
+					return false
+				}
+				http.Error(w, `{"error":{"message":"The request queue is full.","code":503}}`, http.StatusServiceUnavailable)
+				return true
+			})
+			a := o.send("a")
+			testenv.Pass(time.Second)
+			b := o.send("b") // may go to the worker at once
+			testenv.Pass(8 * time.Second)
+			if refusals == 1 {
+				if a.code() != "200" || b.code() != "200" || b.took > 2*time.Second || a.took > 9*time.Second {
+					t.Errorf("%s after %v, %s after %v", a.code(), a.took, b.code(), b.took)
+				}
+			} else if a.code() != "503" || a.took > 10*time.Second || !strings.Contains(a.Body.String(), "queue is full") {
+				t.Errorf("%s after %v: %s", a.code(), a.took, a.Body)
+			}
+		})
+	}
 }
 
 // Workers come and go at random while clients come and leave at random. Every request gets an answer, none is left in

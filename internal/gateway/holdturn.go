@@ -48,27 +48,42 @@ func (h *hold) queues(x *exchange) {
 	}
 }
 
-// allowReturned lets x go again to workers that refused a connection and have come back since.
+// allowReturned lets x go again to workers that refused it and have come back since.
 func (x *exchange) allowReturned() {
 	snap, now := x.g.Fleet.Snapshot(), time.Now().UnixNano()
 	for _, was := range x.unreached {
-		if returned(snap, was, now) {
+		if returned(snap, was, x.retryAt, now) {
 			x.prepared.route.Exclude = slices.DeleteFunc(x.prepared.route.Exclude, func(id fleet.WorkerID) bool { return id == was.ID })
 		}
 	}
 }
 
-// returned reports whether a worker that refused a connection may take requests again: it has changed since, or its
-// breaker lets a trial pass. Otherwise it would refuse the next connection, too.
-func returned(snap *fleet.Snapshot, was *fleet.Worker, now int64) bool {
+// returned reports whether a worker that refused a request may take requests again: it has changed since, its breaker
+// lets a trial pass, or retryAt has passed. Otherwise it would probably refuse the request again.
+func returned(snap *fleet.Snapshot, was *fleet.Worker, retryAt time.Time, now int64) bool {
 	w := snap.ByID(was.ID)
+	due := !retryAt.IsZero() && now >= retryAt.UnixNano()
 	return w != nil && slices.ContainsFunc(w.Holders, func(h fleet.Holder) bool {
-		return snap.Available(h, now) && (w != was || snap.BlockedUntil(h) > 0)
+		return snap.Available(h, now) && (due || w != was || snap.BlockedUntil(h) > 0)
 	})
 }
 
-// run gives turns until ctx ends. It sleeps until the fleet changes, a request ends at a worker, or a breaker lets a
-// trial pass.
+// nextRetry returns the first time after now at which a held request may go again to a worker that refused it; 0 if
+// there is none.
+func (h *hold) nextRetry(now int64) (at int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for e := h.order.Front(); e != nil; e = e.Next() {
+		a := e.Value.(*held)
+		if t := a.retryAt.UnixNano(); !a.retryAt.IsZero() && t > now && (at == 0 || t < at) {
+			at = t
+		}
+	}
+	return at
+}
+
+// run gives turns until ctx ends. It sleeps until the fleet changes, a request ends at a worker, a breaker lets a trial
+// pass, or a held request may go again to a worker that refused it.
 func (h *hold) run(ctx context.Context) {
 	h.runs.Store(true)
 	defer h.runs.Store(false)
@@ -78,8 +93,13 @@ func (h *hold) run(ctx context.Context) {
 	for {
 		var trial <-chan time.Time
 		if h.all.Load() > 0 {
+			now := time.Now().UnixNano() // before the turns: a time that passes meanwhile is not missed
 			h.advance()
-			if next := nextTrial(h.g.Fleet.Snapshot()); next > 0 {
+			next := nextTrial(h.g.Fleet.Snapshot())
+			if retry := h.nextRetry(now); next == 0 || retry > 0 && retry < next {
+				next = retry
+			}
+			if next > 0 {
 				timer.Reset(time.Until(time.Unix(0, next)))
 				trial = timer.C
 			}
@@ -168,7 +188,7 @@ func (h *hold) ready(snap *fleet.Snapshot, a *held, now int64) bool {
 		}
 		fits = true
 		tried := slices.Contains(a.q.Exclude, w.ID) && !slices.ContainsFunc(a.refused, func(was *fleet.Worker) bool {
-			return was.ID == w.ID && returned(snap, was, now)
+			return was.ID == w.ID && returned(snap, was, a.retryAt, now)
 		})
 		if !tried && snap.Available(x, now) {
 			return true
