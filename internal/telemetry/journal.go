@@ -90,6 +90,7 @@ type Journal struct {
 	out    io.Writer // the open file, or the standard output
 	file   *os.File  // nil: out is the standard output
 	size   int64     // bytes of the file
+	torn   bool      // the file ends with a part of a line, because an error cut a write short
 	warned time.Time // when the last problem was logged
 }
 
@@ -224,9 +225,7 @@ func (j *Journal) put(b *batch, l line) {
 	if b.lines == 0 || len(j.lines) > 0 && b.text.Len() < batchBytes {
 		return
 	}
-	n, err := j.out.Write(b.text.Bytes())
-	j.size += int64(n)
-	if err != nil {
+	if err := j.write(b.text.Bytes()); err != nil {
 		j.failed(b.lines, err)
 	} else {
 		j.t.journals.WithLabelValues(j.name, "written").Add(float64(b.lines))
@@ -236,6 +235,21 @@ func (j *Journal) put(b *batch, l line) {
 	if j.file != nil && j.cfg.MaxBytes > 0 && j.size >= j.cfg.MaxBytes {
 		j.rotate()
 	}
+}
+
+// write appends whole lines to the file. If the file ends with a part of a line, write ends that line first.
+func (j *Journal) write(lines []byte) error {
+	if j.torn {
+		n, err := j.out.Write([]byte{'\n'})
+		if err != nil {
+			return err
+		}
+		j.size, j.torn = j.size+int64(n), false
+	}
+	n, err := j.out.Write(lines)
+	j.size += int64(n)
+	j.torn = n > 0 && lines[n-1] != '\n'
+	return err
 }
 
 // open opens the file for appending. Its mode lets only the owner and the group read the file, because lines have the
@@ -258,7 +272,7 @@ func (j *Journal) open() error {
 		_ = f.Close()
 		return fmt.Errorf("open the %s log: %w", j.name, err)
 	}
-	j.out, j.file, j.size = f, f, info.Size()
+	j.out, j.file, j.size, j.torn = f, f, info.Size(), false
 	return j.endLine()
 }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/warmpath/warmpath/test/testenv"
@@ -104,6 +105,38 @@ func TestAJournalSurvivesAFullDisk(t *testing.T) {
 	has(t, scrape(t, tel, Sources{}), `warmpath_log_lines_total{log="access",result="failed"} 2`, `warmpath_log_lines_total{log="access",result="written"} 0`)
 	if !strings.Contains(log.String(), "no space left") || strings.Count(log.String(), "\n") != 1 {
 		t.Errorf("log: %s", log.String())
+	}
+}
+
+// fillingUp is a file on a disk that is full during some writes: these write only the given number of bytes.
+type fillingUp struct {
+	bytes.Buffer
+	room []int
+}
+
+func (f *fillingUp) Write(b []byte) (int, error) {
+	if len(f.room) == 0 {
+		return f.Buffer.Write(b)
+	}
+	n := min(f.room[0], len(b))
+	f.room = f.room[1:]
+	f.Buffer.Write(b[:n])
+	return n, syscall.ENOSPC
+}
+
+// The full disk leaves a part of a line. The lines after it stand alone, so that a reader loses only that line.
+func TestALineAfterAFullDiskStandsAlone(t *testing.T) {
+	j := New(DefaultConfig()).NewJournal("access", JournalConfig{File: "unused", Sample: 1}, slog.New(slog.DiscardHandler))
+	out := &fillingUp{room: []int{5, 0, 0}}
+	j.out = out
+	var b batch
+	b.encoder = json.NewEncoder(&b.text)
+	for n := range 6 {
+		j.put(&b, line{value: entry{n, ""}})
+	}
+	want := `{"n":` + "\n" + `{"n":3,"text":""}` + "\n" + `{"n":4,"text":""}` + "\n" + `{"n":5,"text":""}` + "\n"
+	if out.String() != want {
+		t.Errorf("%q, want %q", out.String(), want)
 	}
 }
 
