@@ -13,7 +13,7 @@ type Record struct {
 	RequestID string `json:"request_id,omitempty"`
 	// TraceID is the id of the request's trace, if the trace is recorded.
 	TraceID string `json:"trace_id,omitempty"`
-	// Dialect is openai_chat or openai_completions. Model is the model that took the request.
+	// Dialect is the name of the request's api.Dialect, such as openai_chat. Model is the model that took the request.
 	Dialect string `json:"dialect"`
 	Model   string `json:"model"`
 	// AskedModel is the model that the request names, if Model took the request in its place: as an alias or a fall-back.
