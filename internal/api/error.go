@@ -295,7 +295,13 @@ func Unsalted() *Error {
 			"kept apart from others'; use /v1/chat/completions"}
 }
 
-func seconds(d time.Duration) string { return strconv.Itoa(int((d+time.Second-1)/time.Second)) + " s" }
+// seconds returns d for a message, rounded up.
+func seconds(d time.Duration) string { return wholeSeconds(d) + " s" }
+
+// wholeSeconds returns the number of seconds in d, rounded up.
+func wholeSeconds(d time.Duration) string {
+	return strconv.Itoa(int((d + time.Second - 1) / time.Second))
+}
 
 // Exhausted returns the error for a request when this machine cannot open another connection to a worker (503).
 func Exhausted(cause error) *Error {
@@ -370,7 +376,7 @@ func WriteError(w http.ResponseWriter, d Dialect, err error) {
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	if e.RetryAfter > 0 {
-		h.Set("Retry-After", strconv.Itoa(int((e.RetryAfter+time.Second-1)/time.Second)))
+		h.Set("Retry-After", wholeSeconds(e.RetryAfter))
 	}
 	w.WriteHeader(e.Status)
 	w.Write(body) // an error means that the client is gone
