@@ -10,9 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/warmpath/warmpath/internal/config"
-	"github.com/warmpath/warmpath/internal/discovery"
 	"github.com/warmpath/warmpath/internal/doctor"
-	"github.com/warmpath/warmpath/internal/tokens/inprocess"
 )
 
 // doctorFlags say which workers to examine.
@@ -77,13 +75,11 @@ func (f *doctorFlags) options(ctx context.Context) (doctor.Options, error) {
 	} else {
 		o.Targets = append(o.Targets, found...)
 	}
-	for _, w := range f.workers {
-		t, err := discovery.ParseTarget(w)
-		if err != nil {
-			return o, usageError{err}
-		}
-		o.Targets = append(o.Targets, t)
+	named, err := parseWorkers(f.workers)
+	if err != nil {
+		return o, err
 	}
+	o.Targets = append(o.Targets, named...)
 	if len(o.Targets) == 0 && f.file != "" {
 		return o, usageError{fmt.Errorf("there is no worker to examine, because %s has none: add workers to it, or name them with --worker URL", f.file)}
 	}
@@ -91,19 +87,9 @@ func (f *doctorFlags) options(ctx context.Context) (doctor.Options, error) {
 		return o, usageError{errors.New("there is no worker to examine: name it with --worker URL, or give --config FILE with workers")}
 	}
 	if len(f.modelPaths) > 0 {
-		o.Models = nil
+		o.Models, err = parseModelPaths(f.modelPaths, false)
 	}
-	for _, path := range f.modelPaths {
-		m, err := inprocess.ParsePath(path)
-		if err == nil {
-			err = m.Check(false)
-		}
-		if err != nil {
-			return o, usageError{fmt.Errorf("--model-path %s: %w", path, err)}
-		}
-		o.Models = append(o.Models, m)
-	}
-	return o, nil
+	return o, err
 }
 
 func examine(c *cobra.Command, f *doctorFlags) error {

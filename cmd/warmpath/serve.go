@@ -55,23 +55,13 @@ The flags of sglang-router, SMG, vllm-router and Dynamo that mean a setting of t
 Flags override the file. The router reads the file again after it changed (watch_interval), and after
 SIGHUP or POST /admin/reload. After SIGTERM the router finishes the requests under way, and then ends.`,
 		Args: noArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			for _, w := range f.workers {
-				t, err := discovery.ParseTarget(w)
-				if err != nil {
-					return usageError{err}
-				}
-				f.targets = append(f.targets, t)
+		RunE: func(c *cobra.Command, _ []string) (err error) {
+			if f.targets, err = parseWorkers(f.workers); err != nil {
+				return err
 			}
-			for _, path := range f.modelPaths {
-				m, err := inprocess.ParsePath(path)
-				if err != nil {
-					return usageError{err}
-				}
-				if err := m.Check(true); err != nil { // true, because the configuration file may allow downloads
-					return usageError{fmt.Errorf("--model-path %s: %w", path, err)}
-				}
-				f.models = append(f.models, m)
+			// The configuration file may allow downloads.
+			if f.models, err = parseModelPaths(f.modelPaths, true); err != nil {
+				return err
 			}
 			return serve(c, &f)
 		},
@@ -91,6 +81,34 @@ SIGHUP or POST /admin/reload. After SIGTERM the router finishes the requests und
 	flags.StringVar(&f.decisionLog, "decision-log", "", "`FILE` for one line of JSON for each decision, which `warmpath replay` reads; or stdout")
 	addForeign(flags)
 	return c
+}
+
+// parseWorkers reads the values of --worker.
+func parseWorkers(values []string) (targets []discovery.Target, err error) {
+	for _, value := range values {
+		t, err := discovery.ParseTarget(value)
+		if err != nil {
+			return nil, usageError{err}
+		}
+		targets = append(targets, t)
+	}
+	return targets, nil
+}
+
+// parseModelPaths reads the values of --model-path, and checks the folders. download says whether a value may name a
+// model on the hub.
+func parseModelPaths(values []string, download bool) (models []inprocess.Path, err error) {
+	for _, value := range values {
+		m, err := inprocess.ParsePath(value)
+		if err == nil {
+			err = m.Check(download)
+		}
+		if err != nil {
+			return nil, usageError{fmt.Errorf("--model-path %s: %w", value, err)}
+		}
+		models = append(models, m)
+	}
+	return models, nil
 }
 
 // override returns a function that applies the given flags to a configuration.
