@@ -8,8 +8,8 @@ import (
 	"github.com/warmpath/warmpath/internal/api"
 )
 
-// Attempt is one try to get the answer to a request from one worker. Forward only reads the
-// exported fields. The caller may reuse the Attempt for the next try. An Attempt must not be copied.
+// Attempt is one try to get the answer to a request from one worker. Forward only reads the exported fields. The caller
+// may reuse the Attempt for the next try. An Attempt must not be copied.
 type Attempt struct {
 	// Worker is the worker's URL, http or https, with an optional path in front of Path.
 	Worker string
