@@ -20,7 +20,7 @@ type Config struct {
 	// KeyFile is a file with the key. White space around the key is removed.
 	KeyFile string `yaml:"key_file"`
 	// TLS names the files for TLS at the admin listener. By default it speaks HTTP without TLS.
-	TLS network.TLSConfig `yaml:"tls"`
+	TLS network.ListenerTLS `yaml:"tls"`
 	// PeerPaths serves /add_worker, /remove_worker and /list_workers of sglang-router and vllm-router at the admin
 	// listener, for scripts that call them. By default it is off: /admin/workers does the same, and more.
 	PeerPaths bool `yaml:"peer_paths"`

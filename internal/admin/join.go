@@ -50,7 +50,7 @@ func (s *Settings) apply(t *discovery.Target) {
 		t.Ranks = *s.Ranks
 	}
 	if s.TLS != nil {
-		t.TLS = network.TLS(*s.TLS)
+		t.TLS = network.PeerTLS(*s.TLS)
 	}
 	if s.Labels != nil {
 		t.Labels = s.Labels

@@ -83,7 +83,7 @@ type Config struct {
 	RequestServiceLevels bool `yaml:"request_service_levels"`
 	// TLS names the files for TLS at the address for clients. By default clients speak HTTP without TLS. With TLS they may
 	// use HTTP/1.1 and HTTP/2. The admin listener has files of its own (admin.tls).
-	TLS network.TLSConfig `yaml:"tls"`
+	TLS network.ListenerTLS `yaml:"tls"`
 	// WatchInterval is how often the router looks whether this file or a file that it names has changed. It then reloads,
 	// as after SIGHUP, once the files have not changed for one interval. A file with an error changes nothing. 2 s is
 	// soon enough for people, and a look costs microseconds. 0: only SIGHUP and POST /admin/reload reload.

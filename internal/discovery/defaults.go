@@ -20,7 +20,7 @@ type Defaults struct {
 	// Protocol is auto, http1 or http2.
 	Protocol string `yaml:"protocol,omitempty"`
 	// TLS has the files for https workers without files of their own. It does not apply to other workers.
-	TLS network.TLS `yaml:"tls,omitempty"`
+	TLS network.PeerTLS `yaml:"tls,omitempty"`
 }
 
 // Fill returns t with the defaults of the settings that it does not have.
@@ -34,7 +34,7 @@ func (d Defaults) Fill(t Target) Target {
 	if t.Protocol == "" {
 		t.Protocol = d.Protocol
 	}
-	if t.TLS == (network.TLS{}) && strings.HasPrefix(t.URL, "https:") {
+	if t.TLS == (network.PeerTLS{}) && strings.HasPrefix(t.URL, "https:") {
 		t.TLS = d.TLS
 	}
 	return t

@@ -10,9 +10,9 @@ import (
 )
 
 func TestAWorkersOwnSettingsComeBeforeTheDefaults(t *testing.T) {
-	files := network.TLS{CAFile: "/default"}
+	files := network.PeerTLS{CAFile: "/default"}
 	d := Defaults{APIKey: "k", APIKeyUse: "always", Protocol: "http2", TLS: files}
-	own := Target{URL: "https://a", APIKey: "own", APIKeyUse: "missing", Protocol: "auto", TLS: network.TLS{ServerName: "a"}}
+	own := Target{URL: "https://a", APIKey: "own", APIKeyUse: "missing", Protocol: "auto", TLS: network.PeerTLS{ServerName: "a"}}
 	for _, c := range []struct{ in, want Target }{
 		{own, own},
 		{Target{URL: "https://a"}, Target{URL: "https://a", APIKey: "k", APIKeyUse: "always", Protocol: "http2", TLS: files}},
@@ -26,7 +26,7 @@ func TestAWorkersOwnSettingsComeBeforeTheDefaults(t *testing.T) {
 	if got := (Defaults{APIKeyUse: "always"}).Fill(Target{URL: "http://a"}); got.APIKeyUse != "" {
 		t.Errorf("a use without a key: %+v", got)
 	}
-	for text, d := range map[string]Defaults{"none of questions, missing, always": {APIKeyUse: "x"}, "none of auto": {Protocol: "h2"}, "tls: ca_file": {TLS: network.TLS{CAFile: "/absent"}}} {
+	for text, d := range map[string]Defaults{"none of questions, missing, always": {APIKeyUse: "x"}, "none of auto": {Protocol: "h2"}, "tls: ca_file": {TLS: network.PeerTLS{CAFile: "/absent"}}} {
 		if err := d.Validate(); err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("%+v: %v", d, err)
 		}

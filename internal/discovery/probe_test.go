@@ -313,7 +313,7 @@ func TestTargetsAreRead(t *testing.T) {
 		{in: "unix://run/vllm.sock", err: "the absolute path of the socket"},
 		{in: "unix:///" + strings.Repeat("x", 107), err: "at most 107 bytes"},
 		{in: "https://a/vllm-a,api_key_file=/k,api_key_use=always,tls.ca_file=/c,tls.server_name=s", want: Target{URL: "https://a/vllm-a",
-			APIKeyFile: "/k", APIKeyUse: "always", TLS: network.TLS{CAFile: "/c", ServerName: "s"}}},
+			APIKeyFile: "/k", APIKeyUse: "always", TLS: network.PeerTLS{CAFile: "/c", ServerName: "s"}}},
 		{in: "http://a,tls.ca_file=/c", err: "write https://"},
 		{in: "http://a,protocol=http2", want: Target{URL: "http://a", Protocol: "http2"}},
 		{in: "http://a,protocol=h2", err: "none of auto, http1, http2"},

@@ -46,7 +46,7 @@ type Target struct {
 	// Protocol is auto (the default), http1 or http2; see network.Protocol.
 	Protocol string `yaml:"protocol,omitempty"`
 	// TLS has the files for an https worker.
-	TLS network.TLS `yaml:"tls,omitempty"`
+	TLS network.PeerTLS `yaml:"tls,omitempty"`
 	// Labels are read by policies, for example node and zone by the locality filter.
 	Labels map[string]string `yaml:"labels,omitempty"`
 }
@@ -228,7 +228,7 @@ func (t Target) normalize() (Target, error) {
 			errs = append(errs, fmt.Errorf("%s endpoint: %w", e.name, err))
 		}
 	}
-	if t.TLS != (network.TLS{}) && u != nil && (u.Scheme == "http" || u.Scheme == "unix") {
+	if t.TLS != (network.PeerTLS{}) && u != nil && (u.Scheme == "http" || u.Scheme == "unix") {
 		errs = append(errs, fmt.Errorf("tls: URL %q does not use TLS: write https://", shown(t.URL)))
 	}
 	switch network.KeyUse(t.APIKeyUse) {

@@ -15,7 +15,7 @@ import (
 // With TLS the server sees connections that wrap those of the listener. Their places must be freed all the same.
 func TestPlacesOfConnectionsWithTLSAreFreed(t *testing.T) {
 	dir, authority := t.TempDir(), testenv.NewAuthority(t)
-	cfg := network.TLSConfig{CertFile: filepath.Join(dir, "c"), KeyFile: filepath.Join(dir, "k")}
+	cfg := network.ListenerTLS{CertFile: filepath.Join(dir, "c"), KeyFile: filepath.Join(dir, "k")}
 	authority.Issue(cfg.CertFile, cfg.KeyFile, 1)
 	certificates, err := network.ReadCertificates(cfg)
 	if err != nil {

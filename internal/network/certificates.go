@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// TLSConfig names the files for TLS at a listener.
-type TLSConfig struct {
+// ListenerTLS names the files for TLS at a listener.
+type ListenerTLS struct {
 	// CertFile and KeyFile are PEM files: the certificate with its chain, and its private key. Without them the listener
 	// speaks HTTP without TLS. The router reads them again when they change; connections stay.
 	CertFile string `yaml:"cert_file"`
@@ -24,10 +24,10 @@ type TLSConfig struct {
 }
 
 // On reports whether the listener uses TLS.
-func (c TLSConfig) On() bool { return c.CertFile != "" || c.KeyFile != "" || c.ClientCAFile != "" }
+func (c ListenerTLS) On() bool { return c.CertFile != "" || c.KeyFile != "" || c.ClientCAFile != "" }
 
 // Validate returns all problems of c, each beginning with its key. It reads the files.
-func (c TLSConfig) Validate() error {
+func (c ListenerTLS) Validate() error {
 	switch {
 	case !c.On():
 		return nil
@@ -41,7 +41,7 @@ func (c TLSConfig) Validate() error {
 }
 
 // Files returns the paths of the files that c names.
-func (c TLSConfig) Files() (paths []string) {
+func (c ListenerTLS) Files() (paths []string) {
 	for _, path := range []string{c.CertFile, c.KeyFile, c.ClientCAFile} {
 		if path != "" {
 			paths = append(paths, path)
@@ -53,12 +53,12 @@ func (c TLSConfig) Files() (paths []string) {
 // Certificates are the certificates of a listener. They can be read again while connections are open: a connection
 // keeps the certificate of its handshake. Certificates are safe for concurrent use.
 type Certificates struct {
-	cfg     TLSConfig
+	cfg     ListenerTLS
 	current atomic.Pointer[tls.Config]
 }
 
 // ReadCertificates reads the files. c is on.
-func ReadCertificates(c TLSConfig) (*Certificates, error) {
+func ReadCertificates(c ListenerTLS) (*Certificates, error) {
 	all := &Certificates{cfg: c}
 	return all, all.Reload()
 }
@@ -91,7 +91,7 @@ func (c *Certificates) Serve(server *http.Server, l net.Listener) error {
 	return server.ServeTLS(l, "", "")
 }
 
-func (c TLSConfig) read() (*tls.Config, error) {
+func (c ListenerTLS) read() (*tls.Config, error) {
 	pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
 	if err != nil {
 		return nil, fmt.Errorf("cert_file: read the certificate %s with its key %s: %w", c.CertFile, c.KeyFile, err)

@@ -42,7 +42,7 @@ const (
 // PeerConfig says how a server is reached, in addition to its URL. The zero value is no key, and for https the root
 // certificates of the machine.
 type PeerConfig struct {
-	TLS      TLS
+	TLS      PeerTLS
 	Key      string   // bearer token; "" is none
 	KeyUse   KeyUse   // "" means KeyForQuestions
 	Protocol Protocol // "" means ProtocolAuto

@@ -78,18 +78,18 @@ func TestARefusedCertificateSaysWhatToSet(t *testing.T) {
 	defer plain.Close()
 	for _, test := range []struct {
 		name, url string
-		tls       network.TLS
+		tls       network.PeerTLS
 		err       string
 	}{
-		{"trusted", url, network.TLS{CAFile: cert}, ""},
-		{"another name in the certificate", url, network.TLS{CAFile: cert, ServerName: "gpu.internal"}, ""},
-		{"an unknown authority", url, network.TLS{}, "set tls.ca_file"},
-		{"a wrong authority", url, network.TLS{CAFile: other}, "set tls.ca_file"},
-		{"a wrong name", url, network.TLS{CAFile: cert, ServerName: "gpu.other"}, "set tls.server_name"},
-		{"a client certificate", strict, network.TLS{CAFile: cert, CertFile: other, KeyFile: otherKey}, ""},
-		{"no client certificate", strict, network.TLS{CAFile: cert}, "set tls.cert_file and tls.key_file"},
-		{"a wrong client certificate", strict, network.TLS{CAFile: cert, CertFile: cert, KeyFile: key}, "set tls.cert_file and tls.key_file"},
-		{"no TLS", "https" + strings.TrimPrefix(plain.URL, "http"), network.TLS{}, "write http://"},
+		{"trusted", url, network.PeerTLS{CAFile: cert}, ""},
+		{"another name in the certificate", url, network.PeerTLS{CAFile: cert, ServerName: "gpu.internal"}, ""},
+		{"an unknown authority", url, network.PeerTLS{}, "set tls.ca_file"},
+		{"a wrong authority", url, network.PeerTLS{CAFile: other}, "set tls.ca_file"},
+		{"a wrong name", url, network.PeerTLS{CAFile: cert, ServerName: "gpu.other"}, "set tls.server_name"},
+		{"a client certificate", strict, network.PeerTLS{CAFile: cert, CertFile: other, KeyFile: otherKey}, ""},
+		{"no client certificate", strict, network.PeerTLS{CAFile: cert}, "set tls.cert_file and tls.key_file"},
+		{"a wrong client certificate", strict, network.PeerTLS{CAFile: cert, CertFile: cert, KeyFile: key}, "set tls.cert_file and tls.key_file"},
+		{"no TLS", "https" + strings.TrimPrefix(plain.URL, "http"), network.PeerTLS{}, "write http://"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := get(t, test.url, network.PeerConfig{TLS: test.tls}, "/health")
@@ -107,7 +107,7 @@ func TestARenewedCertificateNeedsNoRestart(t *testing.T) {
 	cert, key := testenv.Certificate(t)
 	first, firstKey := testenv.Certificate(t)
 	url := serverAt(t, cert, key, "")
-	p, err := network.ParsePeer(url, network.PeerConfig{TLS: network.TLS{CAFile: first, CertFile: first, KeyFile: firstKey}})
+	p, err := network.ParsePeer(url, network.PeerConfig{TLS: network.PeerTLS{CAFile: first, CertFile: first, KeyFile: firstKey}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +179,7 @@ func TestTheKeyOfAWorkerGoesWhereItsSettingSays(t *testing.T) {
 		{network.KeyAlways, "Api-Key", "client", "Bearer own", ""},
 		{"", "Api-Key", "client", "client", ""},
 	} {
-		c := network.PeerConfig{TLS: network.TLS{CAFile: cert}, Key: "own", KeyUse: test.use}
+		c := network.PeerConfig{TLS: network.PeerTLS{CAFile: cert}, Key: "own", KeyUse: test.use}
 		got, err := get(t, url+test.prefix, c, "/health", test.name, test.value)
 		if want := test.prefix + "/health " + test.want; err != nil || got != want {
 			t.Errorf("%q with %s %q: got %q, %v, want %q", test.use, test.name, test.value, got, err, want)

@@ -62,7 +62,7 @@ func (v *transport) listen(t testing.TB) (l net.Listener, url string) {
 // know puts the worker at url into the table of peers.
 func (v *transport) know(t testing.TB, url string) {
 	t.Helper()
-	p, err := network.ParsePeer(url, network.PeerConfig{TLS: network.TLS{CAFile: v.certFile}, Protocol: v.protocol})
+	p, err := network.ParsePeer(url, network.PeerConfig{TLS: network.PeerTLS{CAFile: v.certFile}, Protocol: v.protocol})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// TLS has the files for https. A file that changes is read again at the next handshake, so renewed certificates need no
-// restart. If the changed file cannot be read, the previous content stays in use.
-type TLS struct {
+// PeerTLS has the files for https to a peer. A file that changes is read again at the next handshake, so renewed
+// certificates need no restart. If the changed file cannot be read, the previous content stays in use.
+type PeerTLS struct {
 	// CAFile has the certificates, in PEM, that may sign the server's certificate; "" means the machine's roots.
 	CAFile string `yaml:"ca_file,omitempty"`
 	// CertFile and KeyFile are the client certificate and its key, in PEM; "" sends none.
@@ -23,7 +23,7 @@ type TLS struct {
 }
 
 // Validate reads the files, and returns the first problem.
-func (t TLS) Validate() error {
+func (t PeerTLS) Validate() error {
 	if (t.CertFile == "") != (t.KeyFile == "") {
 		return errors.New("cert_file and key_file belong together: set both or none")
 	}
@@ -31,9 +31,9 @@ func (t TLS) Validate() error {
 	return err
 }
 
-// tlsFiles keeps the content of the files of a TLS.
+// tlsFiles keeps the content of the files of a PeerTLS.
 type tlsFiles struct {
-	from TLS
+	from PeerTLS
 
 	mu     sync.Mutex // guards the fields below
 	stamps [3]time.Time
