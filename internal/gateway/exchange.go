@@ -508,9 +508,10 @@ func (x *exchange) learnReporting(w *fleet.Worker, u *api.Usage) {
 	x.reports = reported || u.HasCached || w.Facts.ReportsCachedTokens
 }
 
-// compare records the difference between the predicted and the reported number of cached tokens.
+// compare records the difference between the predicted and the reported number of cached tokens. If the engine calls
+// tools itself, it reports the sum over several prompts.
 func (x *exchange) compare(u *api.Usage) {
-	if !x.reports {
+	if !x.reports || x.prepared.toolCalls {
 		return
 	}
 	reported, difference := u.Cached, x.rec.Claimed()-u.Cached

@@ -44,6 +44,7 @@ type prepared struct {
 	shadowAnswer <-chan []fleet.Cached
 	levels       *levels        // the service levels that were in force when the request came
 	span         telemetry.Span // of the request
+	toolCalls    bool           // the engine may call tools itself, and generate several times for one answer
 	changing     bool           // the prompt has the line that Claude Code changes with every request
 	explains     bool           // find tokens and text even if the policy needs none
 }
@@ -64,7 +65,7 @@ func (p *prepared) reset() {
 	p.route = warmpath.Request{Exclude: exclude}
 	p.rankChosen, p.patience = false, 0
 	p.model, p.waited, p.shadow, p.forShadow, p.shadowAnswer = "", 0, nil, nil, nil
-	p.levels, p.changing, p.span = nil, false, telemetry.Span{}
+	p.levels, p.changing, p.toolCalls, p.span = nil, false, false, telemetry.Span{}
 }
 
 // unneeded is the token outcome if the policy does not look at matches, or if the dialect's prompts are not matched.
@@ -132,6 +133,9 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, endpo
 	q.Model, q.MaxTokens, q.PromptBytes = p.read.Model, p.read.LongestAnswer, p.read.PromptBytes()
 	if !d.Generates() {
 		q.MaxTokens = 1 // otherwise the router would expect an answer of the usual length
+	}
+	if p.toolCalls = callsTools(&p.read); p.toolCalls {
+		q.MaxTokens = 0 // the limit is not that of the whole answer
 	}
 	q.Scope = fleet.ScopeOf(p.read.Model, endpoint)
 	q.Whole, q.Choices = !p.read.Stream, p.read.N*max(p.read.Prompts, 1)

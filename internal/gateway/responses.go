@@ -9,6 +9,7 @@ import (
 
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/jsonscan"
 	"github.com/warmpath/warmpath/internal/proxy"
 )
 
@@ -39,6 +40,28 @@ func (g *Gateway) workerOf(id, tenant string) (w *fleet.Worker, model string, er
 		return nil, made.model, api.LostResponse(id)
 	}
 	return w, made.model, nil
+}
+
+// callsTools reports whether the engine may call a tool of the request itself, such as a web search or the code
+// interpreter. It then generates once more after each call. max_output_tokens limits each of these generations, and the
+// usage is that of all of them [vLLM 0.32 entrypoints/openai/responses/serving.py, _generate_with_builtin_tools].
+func callsTools(r *api.Request) bool {
+	if r.Dialect != api.OpenAIResponses || !r.Tools {
+		return false
+	}
+	for name, value := range r.Members {
+		if string(name) != "tools" {
+			continue
+		}
+		for _, tool := range jsonscan.Items(value) {
+			for key, kind := range jsonscan.Members(tool) {
+				if string(key) == "type" && string(kind) != `"function"` && string(kind) != `"custom"` { // the client calls these
+					return true
+				}
+			}
+		}
+	}
+	return false
 }
 
 // continues sends a request that continues a response to the worker that has the response.

@@ -13,6 +13,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/gateway"
 	"github.com/warmpath/warmpath/internal/tenant"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // keeper is an engine that keeps the responses that it made.
@@ -295,6 +296,41 @@ func TestATenantWithManyResponsesPushesOutItsOwn(t *testing.T) {
 	if r.Len() != 0 || r.Tenants() != 0 {
 		t.Errorf("%d responses of %d tenants after the last was removed", r.Len(), r.Tenants())
 	}
+}
+
+// If the engine calls tools, it generates several times for one response. max_output_tokens limits each time, so the
+// whole answer may be longer, and the prompts and their cached tokens are those of all times.
+func TestToolsOfTheEngineMakeAnswersLongerThanTheirLimit(t *testing.T) {
+	registry, change := withTenants(tenant.Config{Name: "a", KeysSHA256: hashed("key-a"), TokensPerMinute: 100_000})
+	engine := worker(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"id":"resp_1","object":"response","status":"completed","output":[],"usage":{"input_tokens":900,"output_tokens":120,"input_tokens_details":{"cached_tokens":600}}}`)
+	})
+	f := serve(t, func(s *settings) {
+		change(s)
+		s.facts.ReportsCachedTokens, s.local = true, fortyZeros{}
+	}, engine)
+	booked := uint64(0)
+	for i, c := range []struct {
+		tools  string
+		output uint64 // the tokens that the tenant is charged for
+	}{
+		{`[{"type":"web_search_preview"}]`, 120}, {`[{"type":"function","name":"f"},{"type":"code_interpreter","container":{"type":"auto"}}]`, 120},
+		{`[{"type":"function","name":"f","parameters":{"type":"object"}}]`, 50}, {`[]`, 50},
+	} {
+		f.make(t, `,"max_output_tokens":50,"tools":`+c.tools, "X-Api-Key", "key-a")
+		booked += c.output
+		testenv.Until(t, "the request has ended", func() bool { return registry.ByName("a").Counts().Active == 0 })
+		if got := registry.ByName("a").Counts().Output; got != booked {
+			t.Errorf("%s: %d tokens in all are booked, want %d", c.tools, got, booked)
+			booked = got
+		}
+		if rec := f.last(t, i+1); (rec.ReportedTokens == nil) != (c.output == 120) {
+			t.Errorf("%s: the cached tokens are compared: %v", c.tools, rec.ReportedTokens != nil)
+		}
+	}
+	f.idle(t)
 }
 
 func TestATargetAndAChosenIDGiveNoAccessToAnotherTenantsResponse(t *testing.T) {
