@@ -16,8 +16,8 @@ type ledger struct {
 	requests, waiting, prefill, blocks, context, output atomic.Int64
 	processed, turns, leaked                            atomic.Uint64
 
-	// heard is the time of the last sign of life of any request: a first token, further tokens, or an OutcomeServed. If a
-	// request was dispatched later to the idle holder, heard is the time of this dispatch. Unix nanoseconds.
+	// heard is the time of the last sign of life of any request: a first token, a call of Tokens, or an OutcomeServed. If
+	// a request was dispatched later to the idle holder, heard is the time of this dispatch. Unix nanoseconds.
 	heard atomic.Int64
 
 	// Waiting prompts are computed in the order of their dispatch. predicted is the predicted nanoseconds of all
@@ -344,12 +344,15 @@ func (l *ledger) firstToken(r *Reservation, now int64) {
 func (l *ledger) tokens(r *Reservation, n, now int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if r.stage != stageRunning || n <= r.output {
+	if r.stage == stageNone {
 		return
 	}
 	l.heard.Store(now)
+	r.touched = now
+	if r.stage != stageRunning || n <= r.output {
+		return
+	}
 	if n > int64(r.longest) {
-		r.touched = now
 		return // the count exceeds the longest possible answer: it is not believed, and nothing is learned from it
 	}
 	came := n - r.output
@@ -358,7 +361,7 @@ func (l *ledger) tokens(r *Reservation, n, now int64) {
 		l.recency.unannounced += came
 	}
 	l.computing += came
-	r.output, r.touched = n, now
+	r.output = n
 	switch {
 	case r.work.Whole:
 		if r.came.at != 0 && came == n { // nothing was reported before: n is the whole answer

@@ -293,6 +293,35 @@ func TestALostRequestExpires(t *testing.T) {
 	lost.Release(0)
 }
 
+// A call of Tokens without new tokens says that bytes came: the request lives, and so does its holder.
+func TestACallWithoutNewTokensIsASignOfLife(t *testing.T) {
+	f := New(Config{Expiry: time.Minute})
+	f.Put("http://a", serving("m", 1))
+	minute := int64(time.Minute)
+	var waits, runs, over Reservation
+	for _, r := range []*Reservation{&waits, &runs, &over} {
+		f.Reserve(r, 0, whole(100), 1)
+	}
+	runs.FirstToken(1)
+	runs.Tokens(3, 2)
+	waits.Tokens(0, minute)
+	runs.Tokens(0, minute+1)
+	if heard := f.Snapshot().Silence(0); heard != minute+1 {
+		t.Errorf("the last sign of life came at %d, want %d", heard, minute+1)
+	}
+	over.Release(2)
+	over.Tokens(0, 5*minute)
+	if heard := f.Snapshot().Silence(0); heard > 2*minute {
+		t.Error("a request that has ended gives a sign of life")
+	}
+	if n := f.Expire(minute + 2); n != 0 {
+		t.Errorf("%d requests expired", n)
+	}
+	if got := f.Snapshot().Load(0); got.OutputTokens != 3 || got.Waiting != 1 {
+		t.Errorf("%d tokens, %d requests wait", got.OutputTokens, got.Waiting)
+	}
+}
+
 func TestWhatEnginesReportIsNotCountedTwice(t *testing.T) {
 	f := one(t)
 	s := f.Snapshot()

@@ -84,6 +84,7 @@ type exchange struct {
 func newExchange(g *Gateway) *exchange {
 	x := &exchange{g: g}
 	x.attempt.OnFirstToken, x.attempt.OnTokens = x.firstToken, x.tokens
+	x.attempt.OnAlive = x.alive
 	x.attempt.Knows, x.attempt.OnID = x.knows, x.made
 	return x
 }
@@ -460,6 +461,14 @@ func (x *exchange) tokens(n int, at time.Time) {
 	}
 	if x.decision != nil {
 		x.decision.Tokens(n, at.UnixNano())
+	}
+}
+
+// alive notes a sign of life of the worker that is no token. Otherwise a busy worker that sends only comments or empty
+// events for a while would seem to be frozen, and its streams would be taken away.
+func (x *exchange) alive(at time.Time) {
+	if x.decision != nil {
+		x.decision.Tokens(0, at.UnixNano())
 	}
 }
 

@@ -44,6 +44,48 @@ func TestTheFleetGetsTheLengthOfAGrowingAnswer(t *testing.T) {
 	}
 }
 
+// A worker that sends only comments or empty events is no frozen worker: each byte is a sign of life.
+func TestBytesWithoutTokensAreASignOfLife(t *testing.T) {
+	for name, piece := range map[string]string{
+		"a comment": ": ping\n\n", "an empty event": "\n\n", "an event without a choice": `data: {"choices":[]}` + "\n\n",
+		"an empty delta": `data: {"choices":[{"index":0,"delta":{},"finish_reason":null}]}` + "\n\n",
+	} {
+		for _, begin := range []string{"", firstChunk} {
+			next := make(chan struct{})
+			w := worker(t, func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				w.Header().Set("Content-Type", "text/event-stream")
+				_, _ = io.WriteString(w, begin)
+				w.(http.Flusher).Flush()
+				for range next {
+					_, _ = io.WriteString(w, piece)
+					w.(http.Flusher).Flush()
+				}
+				_, _ = io.WriteString(w, firstChunk+lastChunk+doneChunk)
+			})
+			f := serve(t, nil, w)
+			answered := make(chan error, 1)
+			go func() { // this goroutine ends with the answer
+				_, _, err := f.try(t.Context(), `{"model":"m","stream":true,"messages":[]}`)
+				answered <- err
+			}()
+			heard := func() int64 { return f.fleet.Snapshot().Silence(fleet.Holder(0)) }
+			next <- struct{}{}
+			testenv.Until(t, "the request is under way", func() bool { return heard() > 0 })
+			for range 3 {
+				before := time.Now().UnixNano()
+				next <- struct{}{}
+				testenv.Until(t, name+" is a sign of life", func() bool { return heard() > before })
+			}
+			close(next)
+			if err := <-answered; err != nil {
+				t.Fatal(err)
+			}
+			f.idle(t)
+		}
+	}
+}
+
 // The length of an answer in one piece is known only at its end. From this length the fleet learns the time of a pass.
 // A request for several answers (n) does not show this time, because its answers grow in the same passes.
 func TestAnswersInOnePieceTeachTheFleet(t *testing.T) {

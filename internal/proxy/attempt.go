@@ -45,6 +45,9 @@ type Attempt struct {
 	// OnTokens, if set, is called from Forward's goroutine while a stream is forwarded, with the number of tokens of
 	// the answer so far. It is called once for each read that brought tokens, the first time after OnFirstToken.
 	OnTokens func(n int, at time.Time)
+	// OnAlive, if set, is called from Forward's goroutine for each further read of an answer that is forwarded as it
+	// comes: the read brought no token, such as a comment or an empty event, but it shows that the worker lives.
+	OnAlive func(at time.Time)
 
 	// OnID, if set, is called once, from Forward's goroutine, before the id of the answer is forwarded. It must not keep
 	// the slice that it gets. It is not called for answers without an id.

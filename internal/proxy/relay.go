@@ -160,9 +160,10 @@ func (x *exchange) inspect(data []byte, held int) (send int) {
 	return len(data)
 }
 
-// progress reports the id, the first token and the number of tokens of a checked answer.
+// progress reports the id, the first token and the number of tokens of a checked answer, or that the worker lives.
 func (x *exchange) progress() {
 	if !x.watching {
+		x.alive()
 		return
 	}
 	if id := x.watch.ID(); len(id) > 0 && !x.named && x.a.OnID != nil {
@@ -175,12 +176,20 @@ func (x *exchange) progress() {
 			x.a.OnFirstToken(x.res.FirstTokenAt)
 		}
 	}
-	if !x.stream || x.a.OnTokens == nil {
+	n := x.watch.Tokens()
+	if !x.stream || n <= x.reported {
+		x.alive()
 		return
 	}
-	if n := x.watch.Tokens(); n > x.reported {
-		x.reported = n
+	x.reported = n
+	if x.a.OnTokens != nil {
 		x.a.OnTokens(n, time.Now())
+	}
+}
+
+func (x *exchange) alive() {
+	if x.a.OnAlive != nil {
+		x.a.OnAlive(time.Now())
 	}
 }
 
