@@ -16,7 +16,6 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/proxy"
-	"github.com/warmpath/warmpath/internal/tokens"
 )
 
 // continuation is how a continuation is asked for.
@@ -68,12 +67,24 @@ func (r *recovery) prepare(ctx context.Context, w *fleet.Worker) (why string) {
 	if root := r.rootAt(w); root != "" && r.root != "" && root != r.root {
 		return "model"
 	}
-	if r.parsing.on {
-		return r.prepareParsed(ctx, w)
-	}
 	limit := r.limit(w)
+	if r.chat && (r.parsing.on || w.Facts.CanRender) {
+		made, ok := r.rendering(ctx, w)
+		switch {
+		case ok:
+			if why := r.differs(&made); why != "" {
+				return why
+			}
+			limit = cmp.Or(made.Sampling.MaxTokens, limit)
+		case r.parsing.on:
+			return r.parserLabel()
+		}
+	}
 	if limit <= 0 {
 		return "max_tokens"
+	}
+	if r.parsing.on {
+		return r.prepareParsed(ctx, w, limit)
 	}
 	n, rest, why := r.stepBack(ctx, w, limit)
 	if why != "" && r.mayRepeat() {
@@ -129,7 +140,24 @@ func (r *recovery) mayRepeat() bool {
 
 // rootAt returns from where w loaded the model, "" if it is not known. Two workers can serve two models, such as a
 // quantized one and its original, under one name: one of them would continue the ids of the other with other tokens.
-func (r *recovery) rootAt(w *fleet.Worker) string { return tokens.WorkerOf(w, r.x.prepared.model).Root }
+func (r *recovery) rootAt(w *fleet.Worker) string { return r.modelAt(w).Root }
+
+// modelAt returns what w reports about the request's model, or about the base model of the request's adapter. A worker
+// may call the model by other names than the first worker does; it has the name of the request.
+func (r *recovery) modelAt(w *fleet.Worker) fleet.Model {
+	p := &r.x.prepared
+	reported := func(name string) (m fleet.Model) {
+		if i := slices.IndexFunc(w.Facts.Models, func(m fleet.Model) bool { return m.ID == name }); i >= 0 {
+			m = w.Facts.Models[i]
+		}
+		return m
+	}
+	m := reported(cmp.Or(p.read.Model, p.model)) // a request without a name is for the only model of the fleet
+	if m.Parent != "" {
+		return reported(m.Parent)
+	}
+	return m
+}
 
 // continues returns the rest of sent after text, if sent begins with text and text ends with a whole character. A
 // tokenizer may leave out the space before the first word of ids that it decodes alone.
@@ -143,7 +171,9 @@ func continues(sent []byte, text string) (rest []byte, ok bool) {
 	return bytes.CutPrefix(sent, []byte(" "+text))
 }
 
-// limit returns the greatest number of tokens of the whole answer, 0 if it is not known.
+// limit returns the greatest number of tokens of the whole answer, as far as it is known without a question to w; 0 if
+// it is not known. The engine may have a lower limit for chats, from the model's generation_config.json or from its
+// flags: see rendering.
 func (r *recovery) limit(w *fleet.Worker) int {
 	p := &r.x.prepared
 	if p.read.MaxTokens > 0 {
@@ -152,7 +182,7 @@ func (r *recovery) limit(w *fleet.Worker) int {
 	if !r.chat {
 		return 16 // the default of the completions API
 	}
-	if longest := tokens.WorkerOf(w, p.model).MaxModelLen; longest > 0 {
+	if longest := r.modelAt(w).MaxModelLen; longest > 0 {
 		return longest - len(r.prompt)
 	}
 	return 0

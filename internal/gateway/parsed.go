@@ -142,9 +142,10 @@ func appendPresent(dst, value []byte) []byte {
 	return append(dst, '}')
 }
 
-// prepareParsed fills in the continuation of a parsed stream at w. why is "" if w can continue it.
-func (r *recovery) prepareParsed(ctx context.Context, w *fleet.Worker) (why string) {
-	limit, n := r.limit(w), len(r.ids)
+// prepareParsed fills in the continuation of a parsed stream at w. limit is the greatest number of tokens of the whole
+// answer. why is "" if w can continue it.
+func (r *recovery) prepareParsed(ctx context.Context, w *fleet.Worker, limit int) (why string) {
+	n := len(r.ids)
 	switch {
 	case n >= limit:
 		return "max_tokens"
@@ -153,9 +154,6 @@ func (r *recovery) prepareParsed(ctx context.Context, w *fleet.Worker) (why stri
 	}
 	ctx, cancel := context.WithTimeout(ctx, detokenizeTime)
 	defer cancel()
-	if why := r.rendersAlike(ctx, w); why != "" {
-		return why
-	}
 	p := &r.parsing
 	p.head = append(append(p.head[:0], `{"stream":true,"chat_request":`...), r.x.prepared.body...)
 	if model := r.x.prepared.read.Model; model != "" {
@@ -190,22 +188,31 @@ func (r *recovery) parserLabel() string {
 	return "reasoning"
 }
 
-// rendersAlike asks w for the prompt of the request. why is "" if it has the same ids, and if no grammar applies: the
-// state of a grammar is lost with the worker.
-func (r *recovery) rendersAlike(ctx context.Context, w *fleet.Worker) (why string) {
+// rendering is what vLLM makes of a chat before it generates [vLLM 0.32 entrypoints/scale_out/render/serving.py].
+type rendering struct {
+	TokenIDs []uint32 `json:"token_ids"` // of the prompt
+	Sampling struct {
+		Grammar   json.RawMessage `json:"structured_outputs"`
+		MaxTokens int             `json:"max_tokens"` // of the answer, with the limits of the model and of the engine's flags
+	} `json:"sampling_params"`
+}
+
+// rendering asks w what it makes of the request. ok is false if w does not answer.
+func (r *recovery) rendering(ctx context.Context, w *fleet.Worker) (made rendering, ok bool) {
+	ctx, cancel := context.WithTimeout(ctx, detokenizeTime)
+	defer cancel()
 	answer, ok := r.ask(ctx, w, renderPath, r.x.prepared.body)
-	var said struct {
-		TokenIDs []uint32 `json:"token_ids"`
-		Sampling struct {
-			Grammar json.RawMessage `json:"structured_outputs"`
-		} `json:"sampling_params"`
-	}
+	ok = ok && json.Unmarshal(answer, &made) == nil
+	return made, ok
+}
+
+// differs returns why a worker with this rendering cannot continue the stream: another prompt, or a grammar, whose
+// state is lost with the worker. It is "" if nothing stands against it.
+func (r *recovery) differs(made *rendering) (why string) {
 	switch {
-	case !ok || json.Unmarshal(answer, &said) != nil:
-		return r.parserLabel()
-	case len(said.Sampling.Grammar) > 0 && !isAbsent(said.Sampling.Grammar):
+	case len(made.Sampling.Grammar) > 0 && !isAbsent(made.Sampling.Grammar):
 		return "guided"
-	case !slices.Equal(said.TokenIDs, r.prompt):
+	case !slices.Equal(made.TokenIDs, r.prompt):
 		return "prompt"
 	}
 	return ""

@@ -37,6 +37,7 @@ type parrot struct {
 	froze  chan struct{} // receives a value for each frozen answer
 	delay  time.Duration // after each chunk
 	sglang bool          // send what SGLang 0.5.23 sends
+	most   int           // the greatest length of an answer to a chat, as in the model's generation_config.json; 0: none
 	mute   string        // what /detokenize does: it hangs, fails, is closed, or answers nonsense; "": it answers
 }
 
@@ -73,12 +74,18 @@ func (p *parrot) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(map[string]string{name: strings.ToValidUTF8(parrotText(request.Tokens), "\uFFFD")})
 		return
 	}
-	if strings.HasSuffix(r.URL.Path, "/render") {
-		w.WriteHeader(http.StatusNotFound)
-		return
-	}
 	var q parrotRequest
 	_ = json.Unmarshal(body, &q)
+	if p.most > 0 && q.MaxTokens == 0 && strings.HasPrefix(r.URL.Path, "/v1/chat") {
+		q.MaxTokens = p.most
+	}
+	if strings.HasSuffix(r.URL.Path, "/render") && p.most == 0 {
+		w.WriteHeader(http.StatusNotFound)
+		return
+	} else if strings.HasSuffix(r.URL.Path, "/render") {
+		_, _ = fmt.Fprintf(w, `{"token_ids":[1,2,3],"sampling_params":{"max_tokens":%d}}`, q.MaxTokens)
+		return
+	}
 	chat := strings.HasPrefix(r.URL.Path, "/v1/chat")
 	prompt := []int{1, 2, 3}
 	if !chat && q.Prompt[0] == '[' {
@@ -489,6 +496,50 @@ func TestAChatWithoutMaxTokensContinuesUnderEveryPolicy(t *testing.T) {
 		}
 		if want := `warmpath_stream_recoveries_total{outcome="recovered",reason="truncated"} 1`; !strings.Contains(f.metrics(t), want) {
 			t.Errorf("%s: the metrics lack %s", policy, want)
+		}
+		_ = f.stop()
+	}
+}
+
+// The model's generation_config.json limits answers to chats, and completions have another limit. A worker that renders
+// says the limit.
+func TestAContinuationKeepsTheEnginesOwnLimitOfAChat(t *testing.T) {
+	for _, asked := range []string{"", `"max_tokens":12,`} {
+		f, _ := parrots(t, 2, func(s *settings) { s.facts.CanRender = true }, func(i int, p *parrot) {
+			p.most = 25
+			p.loses = func(asked int) (int, string) { return map[int]int{0: 9, 1: -1}[i], "die" }
+		})
+		body := `{"model":"m","stream":true,"temperature":0,` + asked + `"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"hi"}]}`
+		want := map[string]string{"": `"completion_tokens":25}`, `"max_tokens":12,`: `"completion_tokens":12}`}[asked]
+		got := f.stream(t, "/v1/chat/completions", body)
+		if !got.done || got.failures != 0 || got.finish != "length" || !strings.HasSuffix(got.usage, want) {
+			t.Errorf("%s %s: %s", asked, got.usage, got.raw)
+		}
+		_ = f.stop()
+	}
+}
+
+// The two workers have the name of the request in common. The first name of the one is unknown to the other.
+func TestAStreamContinuesAtAWorkerWithOtherNamesForTheModel(t *testing.T) {
+	for root, continues := range map[string]bool{"org/m": true, "org/m-fp8": false} {
+		f, all := parrots(t, 2, nil, func(i int, p *parrot) {
+			p.loses = func(int) (int, string) { return map[int]int{0: 9, 1: -1}[i], "die" }
+		})
+		for i, models := range [][]fleet.Model{
+			{{ID: "first", Root: "org/m", MaxModelLen: 4096}, {ID: "m", Root: "org/m", MaxModelLen: 4096}},
+			{{ID: "other", Root: root, MaxModelLen: 4096}, {ID: "m", Root: root, MaxModelLen: 4096}},
+		} {
+			w := f.fleet.Snapshot().Workers()[i]
+			facts := w.Facts
+			facts.Models = models
+			f.fleet.Put(w.URL, facts)
+		}
+		got := f.stream(t, "/v1/chat/completions", `{"model":"m","stream":true,"temperature":0,"stop":"stays","messages":[{"role":"user","content":"hi"}]}`)
+		if all[0].asked.Load() == 0 {
+			t.Fatal("the stream did not begin at the first worker")
+		}
+		if got.done != continues || (got.failures == 0) != continues {
+			t.Errorf("%s: %s", root, got.raw)
 		}
 		_ = f.stop()
 	}
