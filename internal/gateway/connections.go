@@ -131,7 +131,8 @@ func LimitConnections(l net.Listener, server *http.Server, limit ConnectionLimit
 
 // probe reports whether r is a probe, which is answered without a place.
 func probe(r *http.Request) bool {
-	return (r.Method == http.MethodGet || r.Method == http.MethodHead) && (r.URL.Path == "/health" || r.URL.Path == "/readiness")
+	to := exactRoutes[r.URL.Path]
+	return to != nil && to.open && to.allows(r.Method)
 }
 
 // wait takes a place for a request; leave frees the place. wait returns false if it gets no place.

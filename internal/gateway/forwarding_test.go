@@ -346,6 +346,7 @@ func TestReadinessSaysWhy(t *testing.T) {
 	f.fleet.SetHealth(id, false, "connection refused")
 	expect("/readiness", 503, "connection refused")
 	expect("/health", 200, `"ok"`)
+	expect("/liveness", 200, `"ok"`)
 	f.fleet.Remove(id)
 	expect("/readiness", 503, "no workers are configured")
 	f.Drain()

@@ -65,6 +65,7 @@ var routes = []route{
 	{path: "/is_sleeping", methods: onlyGet, serve: (*Gateway).isSleeping},
 	{path: "/openapi.json", methods: onlyGet, serve: (*Gateway).describe},
 	{path: "/health", methods: onlyGet, serve: (*Gateway).health, open: true},
+	{path: "/liveness", methods: onlyGet, serve: (*Gateway).health, open: true}, // as sglang-router, SMG and vllm-router
 	{path: "/readiness", methods: onlyGet, serve: (*Gateway).readiness, open: true},
 }
 
