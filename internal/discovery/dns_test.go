@@ -61,6 +61,19 @@ func TestTheAddressesOfANameAreWorkers(t *testing.T) {
 	}
 }
 
+// A certificate names the DNS name and not the address. The target of an SRV record is a name itself.
+func TestWorkersOfAnHTTPSNameHaveCertificatesOfTheName(t *testing.T) {
+	d, s, server := asking(t, "https://engines.test.:8443", "https://_https._tcp.engines.test.")
+	server.Set("engines.test.", "10.0.0.1")
+	server.Set("_https._tcp.engines.test.", "gpu-1.test.:8001")
+	d.look(t.Context())
+	for url, want := range map[string]string{"https://10.0.0.1:8443": "engines.test.", "https://gpu-1.test:8001": ""} {
+		if got := s.Target(url); got.URL != url || got.TLS.ServerName != want {
+			t.Errorf("%s: the name in the certificate is %q, want %q", url, got.TLS.ServerName, want)
+		}
+	}
+}
+
 func TestTheWorkersOfTheLastAnswerStayWithoutAnAnswer(t *testing.T) {
 	d, s, server := asking(t, "http://engines.test.:8000")
 	server.Set("engines.test.", "10.0.0.1", "10.0.0.2")
