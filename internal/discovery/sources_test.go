@@ -97,6 +97,53 @@ func TestAWorkerLeavesWhenItsRequestsHaveEnded(t *testing.T) {
 	}
 }
 
+// A worker that its DNS name or its file no longer lists ends its requests first; a worker of the list leaves at once.
+func TestAWorkerThatASourceNoLongerListsEndsItsRequests(t *testing.T) {
+	for _, from := range []Source{SourceList, SourceFile, SourceDNS} {
+		for _, ends := range []bool{true, false} {
+			synctest.Test(t, func(t *testing.T) {
+				n := newTransport()
+				n.set("a", vllm032())
+				w := watching(t, n)
+				defer w.stop()
+				list := func(targets ...Target) {
+					apply, err := w.Prepare(from, targets)
+					if err != nil {
+						t.Fatal(err)
+					}
+					apply()
+					testenv.Pass(time.Second)
+				}
+				list(Target{URL: "http://a"})
+				var underway fleet.Reservation
+				w.fleet.Reserve(&underway, w.worker(t, "http://a").Holders[0], fleet.Work{}, time.Now().UnixNano())
+				list()
+				if from == SourceList {
+					if got := w.urls(); len(got) != 0 {
+						t.Errorf("%s: %v", from, got)
+					}
+					underway.Release(time.Now().UnixNano())
+					return
+				}
+				testenv.Pass(leaveListed - time.Minute)
+				if now := w.worker(t, "http://a"); !now.Draining {
+					t.Errorf("%s: the worker still gets requests", from)
+				}
+				if ends {
+					underway.Release(time.Now().UnixNano())
+					testenv.Pass(time.Second)
+				} else {
+					testenv.Pass(time.Minute)
+				}
+				if got := w.urls(); len(got) != 0 {
+					t.Errorf("%s, its requests end %v: %v is left", from, ends, got)
+				}
+				underway.Release(time.Now().UnixNano())
+			})
+		}
+	}
+}
+
 // An operator ends the drain of a worker that leaves: it stays, whichever source lists it.
 func TestAWorkerThatLeavesMayStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
