@@ -194,6 +194,7 @@ func serve(c *cobra.Command, f *serveFlags) error {
 	if err != nil {
 		return err
 	}
+	signal.Ignore(syscall.SIGPIPE) // a reader of the logs that ends must not end the router: lines are lost, and counted
 	super := supervisor{socket: config.NotifySocket(), log: log}
 	defer super.follow(c.Context(), a, cfg.Gateway.DrainDelay+cfg.Gateway.DrainTimeout+stopMargin)()
 	defer reloadOnHangup(c.Context(), a, super, log)()
