@@ -274,8 +274,8 @@ const endMargin = 5 * time.Second
 // Run serves until ctx ends. After that it drains the gateway, while the other components still watch workers and
 // follow events. When the gateway has ended, Run ends these components. Run returns when everything that it started has
 // ended. The error says which component could not start or failed, or that requests were cut off. If a component has
-// not ended endMargin after the drain, Run returns without waiting for it, so that the process ends; the error names
-// the component.
+// not ended endMargin after the gateway, or after the time that the drain may take, Run returns without waiting for it,
+// so that the process ends; the error names the component.
 func (a *App) Run(ctx context.Context) error {
 	a.mu.Lock()
 	cfg := a.cfg
@@ -283,14 +283,23 @@ func (a *App) Run(ctx context.Context) error {
 	stopping, stop := context.WithCancelCause(ctx) // stop ends the gateway
 	defer stop(nil)
 	var g group
-	ended := make(chan error, 1)
-	go func() { ended <- a.run(ctx, stopping, stop, &g, cfg) }() // waited for below, unless it hangs
+	ended, drained := make(chan error, 1), make(chan struct{})
+	go func() { ended <- a.run(ctx, stopping, stop, &g, cfg, drained) }() // waited for below, unless it hangs
 	select {
 	case err := <-ended:
 		return err
+	case <-drained:
 	case <-stopping.Done():
 	}
-	limit := time.NewTimer(cfg.Gateway.DrainDelay + cfg.Gateway.DrainTimeout + endMargin)
+	drain := time.NewTimer(cfg.Gateway.DrainDelay + cfg.Gateway.DrainTimeout)
+	defer drain.Stop()
+	select {
+	case err := <-ended:
+		return err
+	case <-drained:
+	case <-drain.C:
+	}
+	limit := time.NewTimer(endMargin)
 	defer limit.Stop()
 	select {
 	case err := <-ended:
@@ -305,8 +314,8 @@ func (a *App) Run(ctx context.Context) error {
 	return err
 }
 
-// run does the work of Run, without the time limit for the end.
-func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g *group, cfg *config.Config) error {
+// run does the work of Run, without the time limit for the end. It closes drained when the gateway has ended.
+func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g *group, cfg *config.Config, drained chan<- struct{}) error {
 	for _, j := range a.journals { // before clients are served: their lines must not be lost
 		if err := j.Open(); err != nil {
 			return err
@@ -364,6 +373,7 @@ func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g
 	endGateway := g.begin("gateway")
 	served := a.gateway.Serve(stopping, front)
 	endGateway()
+	close(drained)
 	noMore()
 	stopRest()
 	g.wg.Wait()

@@ -57,7 +57,7 @@ func (r *router) look(url string) (int, string) {
 func stall(t *testing.T, log io.Writer) (r *router, unlock func()) {
 	e := engine(t, nil)
 	cfg := settings(e)
-	cfg.Gateway.DrainTimeout = 200 * time.Millisecond
+	cfg.Gateway.DrainTimeout = time.Minute
 	r = startWith(t, cfg, app.Options{Log: slog.New(slog.NewTextHandler(log, nil))})
 	r.exact(1)
 	ask := func(url, prompt string) bool {
@@ -132,7 +132,8 @@ func TestTheProcessEndsWhateverIsLocked(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "ingest") || !strings.Contains(err.Error(), "no progress") {
 		t.Errorf("error %v, want what hangs", err)
 	}
-	// The stop takes up to 200 ms of drain_timeout and 5 s of endMargin. The rest of the limit is for a busy machine.
+	// No request is under way, so the drain ends at once. The stop takes the 5 s of endMargin. The rest of the limit is
+	// for a busy machine.
 	if took := time.Since(began); took > 15*time.Second {
 		t.Errorf("it took %v", took)
 	}
