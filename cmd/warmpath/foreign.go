@@ -27,10 +27,9 @@ func addForeign(flags *pflag.FlagSet) {
 	}
 }
 
-// givenForeign returns the flags of other routers that the command line has, and --policy and --log-level, whose values
-// other routers write differently.
+// givenForeign returns the flags of the command line that other routers have, too.
 func givenForeign(flags *pflag.FlagSet) (given []config.GivenFlag) {
-	rows := append(config.ForeignFlags(), config.ForeignFlag{Name: "policy"}, config.ForeignFlag{Name: "log-level"})
+	rows := slices.Concat(config.SharedFlags(), config.ForeignFlags())
 	flags.Visit(func(f *pflag.Flag) {
 		i := slices.IndexFunc(rows, func(row config.ForeignFlag) bool { return row.Name == f.Name })
 		if i < 0 {

@@ -71,18 +71,14 @@ type foreignParameter struct {
 	kind, key, value string
 }
 
-// ApplyForeign changes c as the given flags of other routers say. The flags have the names of ForeignFlags, or are
-// policy or log-level, whose values other routers write differently. The error has every flag that cannot be honoured,
-// and says what to do instead.
+// ApplyForeign changes c as the given flags of other routers say. The flags have the names of SharedFlags and of
+// ForeignFlags. The error has every flag that cannot be honoured, and says what to do instead.
 func ApplyForeign(c *Config, given []GivenFlag) ([]MappedFlag, error) {
 	f := &foreign{Config: c}
 	var errs []error
 	var mapped []MappedFlag
-	table := ForeignFlags()
 	// In the order of the table: workers come before what changes all of them.
-	for _, row := range append([]ForeignFlag{
-		{Name: "policy", Of: others, apply: (*foreign).policyName}, {Name: "log-level", Of: others, apply: (*foreign).logLevel},
-	}, table...) {
+	for _, row := range slices.Concat(SharedFlags(), ForeignFlags()) {
 		i := slices.IndexFunc(given, func(g GivenFlag) bool { return g.Name == row.Name })
 		if i < 0 {
 			continue

@@ -36,6 +36,14 @@ func ForeignFlags() []ForeignFlag {
 	return slices.Concat(mappedFlags(), policyFlags(), dynamoFlags(), unlikeFlags(), refusedFlags())
 }
 
+// SharedFlags are flags that serve has under the same name, but whose values other routers may write differently.
+func SharedFlags() []ForeignFlag {
+	return []ForeignFlag{
+		{Name: "policy", Of: others, apply: (*foreign).policyName},
+		{Name: "log-level", Of: others, apply: (*foreign).logLevel},
+	}
+}
+
 // mappedFlags are the flags that mean a setting outside of the policy.
 func mappedFlags() []ForeignFlag {
 	one := func(name, of string, apply func(*foreign, []string) (string, error)) ForeignFlag {

@@ -16,16 +16,21 @@ func (c *converter) flag(key, name string, values ...string) {
 	c.given = append(c.given, config.GivenFlag{Name: name, Values: values})
 }
 
+// knownFlags are all flags of other routers that serve takes.
+func knownFlags() []config.ForeignFlag {
+	return slices.Concat(config.SharedFlags(), config.ForeignFlags())
+}
+
 // flags applies the flags. A flag that cannot be honoured becomes a note.
 func (c *converter) flags() error {
 	var usable []config.GivenFlag
-	table := config.ForeignFlags()
+	table := knownFlags()
 	for _, g := range c.given {
 		i := slices.IndexFunc(table, func(f config.ForeignFlag) bool { return f.Name == g.Name })
 		switch {
-		case i < 0 && g.Name != "policy" && g.Name != "log-level":
+		case i < 0:
 			c.note(c.keys[g.Name], nil, "")
-		case i >= 0 && table[i].Refused:
+		case table[i].Refused:
 			c.note(c.keys[g.Name], nil, table[i].Advice)
 		default:
 			usable = append(usable, g)
@@ -42,8 +47,8 @@ func (c *converter) flags() error {
 
 // arguments reads the command line of a router. Flags that are not known become notes.
 func (c *converter) arguments(key string, args []string) {
-	forms := map[string]config.FlagForm{"policy": config.OneValue, "log-level": config.OneValue}
-	for _, f := range config.ForeignFlags() {
+	forms := map[string]config.FlagForm{}
+	for _, f := range knownFlags() {
 		forms[f.Name] = f.Form
 	}
 	for i := 0; i < len(args); i++ {
