@@ -66,7 +66,7 @@ func BodyTimeout(after time.Duration) *Error {
 func BodySlow(after time.Duration) *Error {
 	return &Error{Status: http.StatusRequestTimeout, Type: typeInvalid, Code: "request_timeout",
 		Message: "the request body did not arrive within " + after.String() +
-			"; send it faster, or raise the gateway's body timeout"}
+			"; send it faster, or have the operator raise body.timeout"}
 }
 
 // UnknownModel returns the error for a model that no worker serves (404).
