@@ -126,7 +126,7 @@ func unpinned(q *warmpath.Request) bool {
 // takes reports whether a request for which no worker could be chosen is held. err is the reason of the Router. A
 // request that a worker may have received is not held: it could be the reason why no worker is left.
 func (h *hold) takes(x *exchange, err error) bool {
-	if h.cfg.Load().MaxWait == 0 || !h.runs.Load() || x.rec.Attempts != x.refusals || x.mayFallBack() || x.mayLoad() {
+	if h.cfg.Load().MaxWait == 0 || !h.runs.Load() || x.rec.Attempts != x.refusals || x.nextFallBack() > 0 || x.mayLoad() {
 		return false
 	}
 	return errors.Is(err, warmpath.ErrNoWorker) || errors.Is(err, warmpath.ErrUnknownModel) && h.expected(x.prepared.route.Model)

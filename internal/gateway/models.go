@@ -43,7 +43,7 @@ func (m *modelChoice) at(i int) string {
 	return m.fallbacks[i-1]
 }
 
-// next returns the number of the first fall-back after the present model that a worker can take now; -1 if there is
+// next returns the number of the first fall-back after the present model that a worker can take now; 0 if there is
 // none.
 func (m *modelChoice) next(g *Gateway, snap *fleet.Snapshot, now int64) int {
 	for i := m.passed + 1; i <= len(m.fallbacks); i++ {
@@ -51,7 +51,7 @@ func (m *modelChoice) next(g *Gateway, snap *fleet.Snapshot, now int64) int {
 			return i
 		}
 	}
-	return -1
+	return 0
 }
 
 // chooseModel decides which model takes the request, and returns it. name is the model that the request names, or the
@@ -70,7 +70,7 @@ func (g *Gateway) chooseModel(p *prepared, name string) (string, error) {
 	if m.passed == 0 && len(m.fallbacks) > 0 && !p.pinned {
 		snap, now := g.Fleet.Snapshot(), time.Now().UnixNano()
 		if !g.takes(snap, m.target, now) {
-			m.passed = max(m.next(g, snap, now), 0)
+			m.passed = m.next(g, snap, now)
 		}
 	}
 	m.asked = ""
@@ -96,11 +96,13 @@ func (p *prepared) allowed(models []string) []string {
 	return slices.DeleteFunc(slices.Clone(models), forbidden)
 }
 
-// mayFallBack reports whether a worker can take the request now for a fall-back of its model.
-func (x *exchange) mayFallBack() bool {
+// nextFallBack returns the number of the fall-back for which a worker can take the request now; 0 if there is none.
+func (x *exchange) nextFallBack() int {
 	m := &x.prepared.choice
-	return m.passed < len(m.fallbacks) && (x.recovery == nil || x.recovery.again == none) && !x.prepared.pinned &&
-		m.next(x.g, x.g.Fleet.Snapshot(), time.Now().UnixNano()) > 0
+	if m.passed >= len(m.fallbacks) || x.recovery != nil && x.recovery.again != none || x.prepared.pinned {
+		return 0
+	}
+	return m.next(x.g, x.g.Fleet.Snapshot(), time.Now().UnixNano())
 }
 
 // The reasons for which a fall-back takes a request, as labels of warmpath_model_fallbacks_total.
@@ -150,15 +152,17 @@ func (x *exchange) fallsBack(err error, last *proxy.Result) string {
 // fallBack prepares the request for the next fall-back of its model. It returns false if there is none that a worker
 // can take now: then the caller's result stands.
 func (x *exchange) fallBack(ctx context.Context, why string) bool {
-	if why == "" || ctx.Err() != nil || !x.mayFallBack() {
+	if why == "" || ctx.Err() != nil {
+		return false
+	}
+	next := x.nextFallBack()
+	if next == 0 {
 		return false
 	}
 	p := &x.prepared
 	m := p.choice
 	from := m.at(m.passed)
-	if m.passed = m.next(x.g, x.g.Fleet.Snapshot(), time.Now().UnixNano()); m.passed < 0 {
-		return false // the worker has left just now
-	}
+	m.passed = next
 	if err := x.prepareAgain(ctx, m, nil); err != nil {
 		x.g.Log.Warn("a fall-back cannot take a request", "model", from, "fallback", m.at(m.passed), "error", err)
 		return false
