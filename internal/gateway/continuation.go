@@ -197,7 +197,7 @@ func (r *recovery) body(limit int) []byte {
 		if string(name) == "min_tokens" {
 			least, _ = strconv.Atoi(string(value))
 		}
-		if recoverable[string(name)] || copied[string(name)] {
+		if recoverable[string(name)].copied {
 			b.WriteString(`"` + string(name) + `":`)
 			b.Write(value)
 			b.WriteByte(',')

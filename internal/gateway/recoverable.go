@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"encoding/json"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -44,64 +45,97 @@ func (x *exchange) unrecoverable(w *fleet.Worker) string {
 	return readRecoverable(p, mode)
 }
 
-// readRecoverable returns which of a request's fields stands against a recovery, "" if none does. The rules are
-// measured: see docs/design/0043.
+// readRecoverable returns which of a request's fields stands against a recovery, "" if none does.
 func readRecoverable(p *api.Request, mode string) string {
-	seeded, parsed := false, usesParser(p)
+	parsed := usesParser(p)
 	for name, value := range p.Members {
-		zero := string(value) == "null"
-		switch string(name) {
-		case "temperature":
-		case "seed":
-			seeded = !zero
-		case "presence_penalty", "frequency_penalty": // they count generated tokens only, so a continuation forgets them
-			if t, err := strconv.ParseFloat(string(value), 64); !zero && (err != nil || t != 0) {
-				return "penalty"
-			}
-		case "n", "best_of":
-			if !zero && string(value) != "1" {
-				return "choices"
-			}
-		case "tools":
-		case "functions":
-			if !zero && string(value) != "[]" {
-				return "tools"
-			}
-		case "tool_choice": // any other choice is a grammar
-			if !zero && string(value) != `"none"` && string(value) != `"auto"` {
-				return "tools"
-			}
-		case "stop", "include_stop_str_in_output": // the engine makes no events of ids up to a stop string
-			if parsed && !zero && string(value) != "[]" && string(value) != "false" {
-				return "tools"
-			}
-		case "response_format":
-			if !zero && !plainFormat(value) {
-				return "guided"
-			}
-		case "logprobs", "top_logprobs", "echo", "suffix", "return_token_ids":
-			if !zero && string(value) != "false" && string(value) != "0" && string(value) != `""` {
-				return "fields"
-			}
-		case "stream_options":
-			for option := range members(value) {
-				if option != "include_usage" {
-					return "fields"
-				}
-			}
+		if strings.HasPrefix(string(name), "guided_") || string(name) == "structured_outputs" {
+			return "guided"
+		}
+		rule, known := recoverable[string(name)]
+		switch {
+		case isAbsent(value):
+		case !known:
+			return "fields"
+		case rule.refused == "" || rule.parsed && !parsed || rule.unless(value):
 		default:
-			if strings.HasPrefix(string(name), "guided_") || string(name) == "structured_outputs" {
-				return "guided"
-			}
-			if _, known := recoverable[string(name)]; !known && !zero {
-				return "fields"
-			}
+			return rule.refused
 		}
 	}
-	if !greedy(p) && (mode != RecoverValid || seeded) {
+	if !greedy(p) && (mode != RecoverValid || given(p, "seed")) {
 		return "sampling"
 	}
 	return ""
+}
+
+// fieldRule says what a field of a request means for a recovery.
+type fieldRule struct {
+	copied  bool                    // a continuation gets the field, too
+	refused string                  // why a stream with the field is not recovered; "": the field stands in no way
+	parsed  bool                    // it is refused for a parsed stream only
+	unless  func(value []byte) bool // it is not refused with these values; null is the same as no field
+}
+
+// sent is the rule of a field that stands in no way, and that a continuation gets, too.
+var sent = fieldRule{copied: true}
+
+// recoverable has the fields that are known. A request with another field is not recovered. The rules are measured: see
+// docs/design/0043.
+var recoverable = map[string]fieldRule{
+	"model": sent, "stream": sent, "user": sent, "priority": sent, "cache_salt": sent, "metadata": sent,
+	"temperature": sent, "seed": sent, "top_p": sent, "top_k": sent, "min_p": sent, "repetition_penalty": sent, "logit_bias": sent,
+	"stop_token_ids": sent, "ignore_eos": sent, "skip_special_tokens": sent, "spaces_between_special_tokens": sent,
+
+	// These make the prompt, or have another value in a continuation, or concern only the first worker.
+	"messages": {}, "prompt": {}, "documents": {}, "tools": {}, "chat_template": {}, "chat_template_kwargs": {},
+	"add_generation_prompt": {}, "add_special_tokens": {}, "max_tokens": {}, "max_completion_tokens": {}, "min_tokens": {},
+	"session_id": {}, "session_params": {}, "user_id": {}, "prompt_cache_key": {}, "request_id": {},
+	"parallel_tool_calls": {}, "service_tier": {}, "store": {},
+
+	// They count generated tokens only, so a continuation forgets them.
+	"presence_penalty":  {copied: true, refused: "penalty", unless: isZero},
+	"frequency_penalty": {copied: true, refused: "penalty", unless: isZero},
+	// A parser's events of ids end before a stop string.
+	"stop":                       {copied: true, refused: "tools", parsed: true, unless: isOneOf(`[]`, `false`)},
+	"include_stop_str_in_output": {copied: true, refused: "tools", parsed: true, unless: isOneOf(`[]`, `false`)},
+	"stream_options":             {copied: true, refused: "fields", unless: onlyUsage},
+
+	"n": {refused: "choices", unless: isOneOf(`1`)}, "best_of": {refused: "choices", unless: isOneOf(`1`)},
+	"functions":       {refused: "tools", unless: isOneOf(`[]`)},
+	"tool_choice":     {refused: "tools", unless: isOneOf(`"none"`, `"auto"`)}, // any other choice is a grammar
+	"response_format": {refused: "guided", unless: plainFormat},
+
+	"logprobs": {refused: "fields", unless: isOff}, "top_logprobs": {refused: "fields", unless: isOff},
+	"echo": {refused: "fields", unless: isOff}, "suffix": {refused: "fields", unless: isOff},
+	"return_token_ids": {refused: "fields", unless: isOff},
+}
+
+func isOneOf(values ...string) func([]byte) bool {
+	return func(value []byte) bool { return slices.Contains(values, string(value)) }
+}
+
+// isOff is true for the values of a field that asks for nothing.
+var isOff = isOneOf(`false`, `0`, `""`)
+
+func isZero(value []byte) bool {
+	n, err := strconv.ParseFloat(string(value), 64)
+	return err == nil && n == 0
+}
+
+// onlyUsage reports whether stream_options has no other option than include_usage.
+func onlyUsage(value []byte) bool {
+	for option := range members(value) {
+		if option != "include_usage" {
+			return false
+		}
+	}
+	return true
+}
+
+// plainFormat reports whether response_format is no format.
+func plainFormat(value []byte) bool {
+	m := members(value)
+	return len(m) == 1 && string(m["type"]) == `"text"`
 }
 
 // greedy reports whether the engine takes the likeliest token at each step, so that the same prompt gives the same
@@ -109,8 +143,7 @@ func readRecoverable(p *api.Request, mode string) string {
 func greedy(p *api.Request) (is bool) {
 	for name, value := range p.Members {
 		if string(name) == "temperature" {
-			t, err := strconv.ParseFloat(string(value), 64)
-			is = err == nil && t == 0
+			is = isZero(value)
 		}
 	}
 	return is
@@ -122,23 +155,3 @@ func members(object []byte) map[string]json.RawMessage {
 	_ = json.Unmarshal(object, &m) // the body was read, so it is valid; another type has no members
 	return m
 }
-
-func plainFormat(value []byte) bool {
-	m := members(value)
-	return len(m) == 1 && string(m["type"]) == `"text"`
-}
-
-// recoverable has the fields of a request that stand in no way of a recovery. The value says whether a continuation
-// gets the field, too: the other fields make the prompt, or concern only the first worker.
-var recoverable = map[string]bool{
-	"model": true, "stream": true, "user": true, "priority": true, "cache_salt": true, "top_p": true, "top_k": true, "min_p": true,
-	"repetition_penalty": true, "logit_bias": true, "stop": true, "stop_token_ids": true, "ignore_eos": true,
-	"include_stop_str_in_output": true, "skip_special_tokens": true, "spaces_between_special_tokens": true, "metadata": true,
-	"messages": false, "prompt": false, "max_tokens": false, "max_completion_tokens": false, "min_tokens": false,
-	"chat_template": false, "chat_template_kwargs": false, "add_generation_prompt": false, "add_special_tokens": false,
-	"documents": false, "session_id": false, "session_params": false, "user_id": false, "prompt_cache_key": false,
-	"request_id": false, "parallel_tool_calls": false, "service_tier": false, "store": false,
-}
-
-// copied are the fields of readRecoverable that a continuation gets, too.
-var copied = map[string]bool{"temperature": true, "seed": true, "stream_options": true, "presence_penalty": true, "frequency_penalty": true}
