@@ -153,7 +153,7 @@ func (s *Watcher) Run(ctx context.Context) error {
 			s.log.Info("worker removed", "worker", url)
 		}
 		for _, t := range targets {
-			w := &worker{Watcher: s, target: t.Target}
+			w := &worker{of: s, target: t.Target}
 			if old := watched[t.URL]; old == nil {
 				w.begin()
 			} else if old.target.Equal(t.Target) {
@@ -182,7 +182,7 @@ func (s *Watcher) Run(ctx context.Context) error {
 
 // worker watches one target. One goroutine uses it.
 type worker struct {
-	*Watcher
+	of     *Watcher
 	target Target
 	id     fleet.WorkerID
 
@@ -200,8 +200,8 @@ type worker struct {
 
 // begin puts the worker into the fleet before its first answer.
 func (w *worker) begin() {
-	w.id = w.fleet.Put(w.target.URL, fleet.Facts{})
-	w.fleet.SetHealth(w.id, false, "not probed yet")
+	w.id = w.of.fleet.Put(w.target.URL, fleet.Facts{})
+	w.of.fleet.SetHealth(w.id, false, "not probed yet")
 }
 
 // retarget returns a worker with target t, which has the same URL and other settings. The worker keeps its facts and
@@ -209,24 +209,24 @@ func (w *worker) begin() {
 func (w *worker) retarget(t Target) *worker {
 	next := *w
 	next.target = t
-	if now := w.fleet.Snapshot().ByID(w.id); now != nil && w.last != nil {
+	if now := w.of.fleet.Snapshot().ByID(w.id); now != nil && w.last != nil {
 		facts := now.Facts
 		facts.Labels = t.Labels
-		w.fleet.Put(t.URL, facts)
+		w.of.fleet.Put(t.URL, facts)
 	}
 	return &next
 }
 
 // watch probes the worker until it answers. After that it sends health checks and probes until ctx ends.
 func (w *worker) watch(ctx context.Context) {
-	pause := w.config.Retry
+	pause := w.of.config.Retry
 	var probed time.Time
 	for ctx.Err() == nil {
 		var err error
-		moved := w.claims.change()
+		moved := w.of.claims.change()
 		// An unhealthy worker that comes back is probably a new process, perhaps of another version. So it is probed
 		// again.
-		due := !w.healthy || time.Since(probed) >= w.config.Refresh || len(w.own(nil)) != len(w.last.Facts.Events)
+		due := !w.healthy || time.Since(probed) >= w.of.config.Refresh || len(w.own(nil)) != len(w.last.Facts.Events)
 		err = w.check(ctx)
 		if err == nil && due {
 			if err = w.probe(ctx); err == nil {
@@ -235,7 +235,7 @@ func (w *worker) watch(ctx context.Context) {
 				}
 			} else if w.healthy && statusOf(err) == 0 {
 				// The worker is alive but did not answer all questions. Its facts stay unchanged.
-				w.log.Warn("worker could not be probed again", "worker", w.target.URL, "error", err)
+				w.of.log.Warn("worker could not be probed again", "worker", w.target.URL, "error", err)
 				err, probed = nil, time.Now()
 			}
 		}
@@ -249,11 +249,11 @@ func (w *worker) watch(ctx context.Context) {
 			probed = time.Time{} // the worker may now run another version, with other models
 		}
 		w.report(err)
-		wait := w.config.Interval
+		wait := w.of.config.Interval
 		if !w.healthy {
-			wait, pause = pause, min(2*pause, w.config.Interval)
+			wait, pause = pause, min(2*pause, w.of.config.Interval)
 		} else {
-			pause = w.config.Retry
+			pause = w.of.config.Retry
 		}
 		select {
 		case <-time.After(wait):
@@ -272,14 +272,14 @@ func (w *worker) sleeps(ctx context.Context) {
 	var state struct {
 		Asleep *bool `json:"is_sleeping"`
 	}
-	a := asker{client: w.client, target: w.target, timeout: w.config.Timeout}
+	a := asker{client: w.of.client, target: w.target, timeout: w.of.config.Timeout}
 	err := a.getJSON(ctx, "/is_sleeping", &state)
 	switch {
 	case err == nil && state.Asleep != nil:
 		// An answer that stays the same says nothing new: the gateway may just have told the engine to fall asleep.
 		if *state.Asleep != w.asleep {
 			w.asleep = *state.Asleep
-			w.fleet.SetAsleep(w.id, w.asleep)
+			w.of.fleet.SetAsleep(w.id, w.asleep)
 		}
 	case err == nil || statusOf(err) != 0:
 		w.sleepless = true
@@ -291,11 +291,11 @@ func (w *worker) sleeps(ctx context.Context) {
 func (w *worker) live(err error) (unprobed bool) {
 	if err != nil {
 		if refused(err) {
-			w.fleet.Refused(w.id)
+			w.of.fleet.Refused(w.id)
 		}
 		return false
 	}
-	restarted := w.fleet.Answered(w.id, fleet.Signs{Version: w.last.Facts.Version, Blocks: w.last.Facts.BlocksPerRank, Seed: w.last.Seed})
+	restarted := w.of.fleet.Answered(w.id, fleet.Signs{Version: w.last.Facts.Version, Blocks: w.last.Facts.BlocksPerRank, Seed: w.last.Seed})
 	return restarted && w.healthy
 }
 
@@ -304,7 +304,7 @@ func (w *worker) live(err error) (unprobed bool) {
 func (w *worker) own(r *Report) []fleet.EventSource {
 	var own []fleet.EventSource
 	for _, e := range w.events {
-		mine, rival := w.claims.owns(w.target.URL, e.Endpoint)
+		mine, rival := w.of.claims.owns(w.target.URL, e.Endpoint)
 		if mine {
 			own = append(own, e)
 		} else if r != nil {
@@ -316,7 +316,7 @@ func (w *worker) own(r *Report) []fleet.EventSource {
 }
 
 func (w *worker) check(ctx context.Context) error {
-	a := asker{client: w.client, target: w.target, timeout: w.config.Timeout}
+	a := asker{client: w.of.client, target: w.target, timeout: w.of.config.Timeout}
 	err := a.ask(ctx, http.MethodGet, "/health", nil, maxJSON, discard)
 	// A proxy in front of the engine may answer 404 for /health. In that case the probe decides whether the worker is
 	// healthy.
@@ -328,7 +328,7 @@ func (w *worker) check(ctx context.Context) error {
 
 func (w *worker) probe(ctx context.Context) error {
 	orders := w.modelOrders()
-	r, err := Probe(ctx, w.client, w.target)
+	r, err := Probe(ctx, w.of.client, w.target)
 	if err != nil {
 		return err
 	}
@@ -337,17 +337,17 @@ func (w *worker) probe(ctx context.Context) error {
 	for _, e := range w.events {
 		endpoints = append(endpoints, e.Endpoint)
 	}
-	w.claims.set(w.target.URL, r.Guessed, endpoints)
+	w.of.claims.set(w.target.URL, r.Guessed, endpoints)
 	r.Facts.Events = w.own(r)
 	facts := r.Facts
 	// Events may have corrected the block size. Only an answer that differs from the previous answer replaces the
 	// correction.
 	if w.last != nil && w.healthy && facts.BlockSize == w.last.Facts.BlockSize {
-		if now := w.fleet.Snapshot().ByID(w.id); now != nil && now.Facts.BlockSize > 0 {
+		if now := w.of.fleet.Snapshot().ByID(w.id); now != nil && now.Facts.BlockSize > 0 {
 			facts.BlockSize = now.Facts.BlockSize
 		}
 	}
-	known := w.fleet.Snapshot().ByID(w.id)
+	known := w.of.fleet.Snapshot().ByID(w.id)
 	if w.outdated = known != nil && (known.ModelOrders != orders || orders%2 == 1); w.outdated {
 		facts.Models = known.Facts.Models
 	}
@@ -357,15 +357,15 @@ func (w *worker) probe(ctx context.Context) error {
 		// The fleet keeps the slices that it is given, so the report gets copies.
 		r.Facts.Models, r.Facts.Events = slices.Clone(r.Facts.Models), slices.Clone(r.Facts.Events)
 		r.Facts.Origins = slices.Clone(r.Facts.Origins)
-		w.id = w.fleet.Put(w.target.URL, facts)
+		w.id = w.of.fleet.Put(w.target.URL, facts)
 		w.describe(facts)
 	}
 	w.sleepless = r.Facts.Engine != fleet.EngineVLLM
 	if notes := strings.Join(r.Notes, "; "); notes != w.logged {
 		w.logged = notes
-		w.note(w.target.URL, r.Notes)
+		w.of.note(w.target.URL, r.Notes)
 		for _, n := range r.Notes {
-			w.log.Warn("worker probe", "worker", w.target.URL, "note", n)
+			w.of.log.Warn("worker probe", "worker", w.target.URL, "note", n)
 		}
 	}
 	w.last = r
@@ -374,7 +374,7 @@ func (w *worker) probe(ctx context.Context) error {
 
 // modelOrders returns the number of the worker's orders, as in fleet.Worker.
 func (w *worker) modelOrders() uint32 {
-	if known := w.fleet.Snapshot().ByID(w.id); known != nil {
+	if known := w.of.fleet.Snapshot().ByID(w.id); known != nil {
 		return known.ModelOrders
 	}
 	return 0
@@ -389,7 +389,7 @@ func (w *worker) describe(f fleet.Facts) {
 	for _, m := range f.Models {
 		models = append(models, m.ID)
 	}
-	w.log.Info("worker found", "worker", w.target.URL, "engine", f.Engine.String(), "version", f.Version, "models", models,
+	w.of.log.Info("worker found", "worker", w.target.URL, "engine", f.Engine.String(), "version", f.Version, "models", models,
 		"block_size", f.BlockSize, "blocks_per_rank", f.BlocksPerRank, "ranks", f.UsedRanks(), "events", events)
 }
 
@@ -398,13 +398,13 @@ func (w *worker) report(err error) {
 	if network.Local(err) {
 		if why := err.Error(); why != w.why {
 			w.why = why
-			w.log.Warn("worker could not be checked: this machine has no connection left", "worker", w.target.URL, "why", why)
+			w.of.log.Warn("worker could not be checked: this machine has no connection left", "worker", w.target.URL, "why", why)
 		}
 		return
 	}
 	if errors.Is(err, errNoAnswer) {
 		w.misses++
-		if w.healthy && w.misses < w.config.Misses {
+		if w.healthy && w.misses < w.of.config.Misses {
 			return
 		}
 	} else {
@@ -417,9 +417,9 @@ func (w *worker) report(err error) {
 	if healthy := err == nil; healthy != w.healthy {
 		w.healthy = healthy
 		if healthy {
-			w.log.Info("worker is healthy", "worker", w.target.URL)
+			w.of.log.Info("worker is healthy", "worker", w.target.URL)
 		} else {
-			w.log.Warn("worker is unhealthy", "worker", w.target.URL, "why", why)
+			w.of.log.Warn("worker is unhealthy", "worker", w.target.URL, "why", why)
 		}
 	} else if why != w.why && why != "" {
 		msg := "worker is still unhealthy"
@@ -431,10 +431,10 @@ func (w *worker) report(err error) {
 		case w.last == nil:
 			msg = "worker does not answer yet: it is asked until it does"
 		}
-		w.log.Warn(msg, "worker", w.target.URL, "why", why)
+		w.of.log.Warn(msg, "worker", w.target.URL, "why", why)
 	}
 	w.why = why
-	w.fleet.SetHealth(w.id, err == nil, why)
+	w.of.fleet.SetHealth(w.id, err == nil, why)
 }
 
 // Target returns the target with that URL; the zero Target if there is none.
