@@ -61,8 +61,8 @@ func TestAScriptIsReadAgainWhenItsFileChanges(t *testing.T) {
 	}
 }
 
-// A script that only the name of a policy names, as the flag --policy script:file=FILE does, is read again, too, without
-// a configuration file.
+// A script that only the name of a policy names is read again, too, without a configuration file. The flag --policy
+// script:file=FILE is such a name.
 func TestAScriptInTheNameOfAPolicyIsReadAgainWhenItsFileChanges(t *testing.T) {
 	e := engine(t, nil)
 	file := filepath.Join(t.TempDir(), "choose.star")
