@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -66,6 +67,20 @@ func (f *serveFlags) checkForeign(c *cobra.Command) ([]config.MappedFlag, error)
 		return nil, usageError{err}
 	}
 	return mapped, nil
+}
+
+// blameForeign adds to an error about settings which of them a flag of another router has set: the user knows the flag
+// only.
+func blameForeign(err error, mapped []config.MappedFlag) error {
+	for _, m := range mapped {
+		setting, _, _ := strings.Cut(m.Setting, ":")
+		setting, _, _ = strings.Cut(setting, " (") // a remark follows
+		text := "\n" + err.Error()                 // a line begins with the setting, or with its place in the file
+		if setting != "" && (strings.Contains(text, "\n"+setting+": ") || strings.Contains(text, " "+setting+": ")) {
+			err = fmt.Errorf("%w\n%s sets %s", err, m.Flag, setting)
+		}
+	}
+	return err
 }
 
 // logForeign says what became of each flag of another router.

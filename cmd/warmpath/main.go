@@ -87,7 +87,7 @@ Then "warmpath serve --worker URL" with your engines.`,
 }
 
 // flagError returns err, an error about a flag of c, in words for the user. For an unknown flag it suggests a similar
-// flag.
+// flag, and one of another router only if no other is similar.
 func flagError(c *cobra.Command, err error) error {
 	var invalid *pflag.InvalidValueError
 	if errors.As(err, &invalid) {
@@ -97,13 +97,24 @@ func flagError(c *cobra.Command, err error) error {
 	if !errors.As(err, &unknown) {
 		return err
 	}
-	var known []string
+	var known, hidden []string
 	c.Flags().VisitAll(func(f *pflag.Flag) {
-		if !f.Hidden {
+		if f.Hidden {
+			hidden = append(hidden, "--"+f.Name)
+		} else {
 			known = append(known, "--"+f.Name)
 		}
 	})
-	return fmt.Errorf("%w%s", err, config.Meant("--"+unknown.GetSpecifiedName(), known))
+	name := unknown.GetSpecifiedName()
+	hint := config.Meant("--"+name, known)
+	// sglang_router.launch_server takes the router's flags with this prefix.
+	if short, cut := strings.CutPrefix(name, "router-"); hint == "" && cut && c.Flags().Lookup(short) != nil {
+		hint = "; did you mean --" + short + "?"
+	}
+	if hint == "" {
+		hint = config.Meant("--"+name, hidden) // flags of other routers
+	}
+	return fmt.Errorf("%w%s", err, hint)
 }
 
 // flagTypes says in words what the values of a flag are, by the name that pflag gives to the flag's type.

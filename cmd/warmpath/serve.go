@@ -165,6 +165,7 @@ func serve(c *cobra.Command, f *serveFlags) error {
 	load := func() (*config.Config, error) { return config.Load(f.file, f.override(c)) }
 	cfg, err := load()
 	if err != nil {
+		err = blameForeign(err, mapped)
 		if f.file == "" {
 			return usageError{err} // without a file the mistake is in the flags
 		}
