@@ -40,6 +40,20 @@ func newCompletion() *cobra.Command {
 	}
 }
 
+// listOf completes the last name of a list, as in kv_aware,marginal. Most flags for policies take a list. Parameters of a
+// policy, which a colon begins, are not completed.
+func listOf(names []string) cobra.CompletionFunc {
+	return func(_ *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		var all []cobra.Completion
+		if before := typed[:strings.LastIndexByte(typed, ',')+1]; !strings.Contains(typed, ":") {
+			for _, name := range names {
+				all = append(all, before+name)
+			}
+		}
+		return all, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
 // addCompletions tells the shells which values flags take, and which commands take no file names.
 func addCompletions(root *cobra.Command) {
 	var policies []string
@@ -47,8 +61,8 @@ func addCompletions(root *cobra.Command) {
 		policies = append(policies, k.Name)
 	}
 	values := map[string]cobra.CompletionFunc{
-		"policy":    cobra.FixedCompletions(policies, cobra.ShellCompDirectiveNoFileComp),
-		"policies":  cobra.FixedCompletions(policies, cobra.ShellCompDirectiveNoFileComp),
+		"policy":    listOf(policies),
+		"policies":  listOf(policies),
 		"log-level": cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp),
 		"kind":      cobra.FixedCompletions([]string{"vllm", "sglang"}, cobra.ShellCompDirectiveNoFileComp),
 		"worker":    cobra.FixedCompletions([]string{"http://"}, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace),
