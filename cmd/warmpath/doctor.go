@@ -107,8 +107,8 @@ func examine(c *cobra.Command, f *doctorFlags) error {
 	} else {
 		err = report.WriteText(c.OutOrStdout())
 	}
-	if n := report.Problems(); err == nil && n > 0 {
-		err = fmt.Errorf("%d errors and warnings: each says how to fix it", n)
+	if err == nil && report.Problems() > 0 {
+		err = errors.New("there are errors or warnings: the report says how to fix each of them")
 	}
 	return err
 }

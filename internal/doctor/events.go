@@ -65,8 +65,11 @@ func (e *exam) judgeStreams(s *streams, p *plan, answered bool) {
 	switch {
 	case !answered || connected == 0 || e.report.CachingOff:
 	case live == 0:
-		e.find("event_stream", Error, "the stream is connected, but no message came for three prompts", "a message for each prompt",
-			"check that the endpoint and its topic are this engine's: "+eventsFix(e.report.Facts.Engine))
+		fix := "check that the endpoint and its topic are this engine's: " + eventsFix(e.report.Facts.Engine)
+		if e.target.Events != "" || e.target.Topic != "" {
+			fix = "correct events= and topic= in the settings of the worker, or leave them out: vLLM from 0.31 and SGLang from 0.5.13 on report them. If they are right, " + fix
+		}
+		e.find("event_stream", Error, "the stream is connected, but no message came for three prompts", "a message for each prompt", fix)
 	case p.ids[0] == nil: // the finding of /tokenize says this
 	case ours == nil && s.all[0].window != nil:
 		e.find("event_tokens", Error, "messages came, but none has the tokens that the worker's /tokenize gave for the prompt",
@@ -86,7 +89,10 @@ func (e *exam) judgeStream(one *stream, connected bool, replay error) {
 			seen += fmt.Sprintf(": %v", one.failure)
 		}
 		fix := "open the port to this machine, and let the engine listen on all addresses (tcp://*:PORT; with another host vLLM connects instead of listening)"
-		if e.report.Guessed {
+		switch {
+		case e.target.Events != "":
+			fix = "correct events= in the settings of the worker, or leave it out: vLLM from 0.31 and SGLang from 0.5.13 on report their endpoint. If it is right, " + fix
+		case e.report.Guessed:
 			fix = "the engine does not report its endpoint, so the default was tried: " + eventsFix(e.report.Facts.Engine) +
 				", or give the endpoint: --worker URL,events=tcp://*:PORT"
 		}
@@ -113,7 +119,11 @@ func (e *exam) judgeStream(one *stream, connected bool, replay error) {
 		if replay != nil {
 			seen += fmt.Sprintf(": %v", replay)
 		}
-		e.find("replay", Warning, seen, "a replay of the engine's last messages", "open the port of replay_endpoint to this machine, as tcp://*:PORT")
+		fix := "open the port of replay_endpoint to this machine, as tcp://*:PORT"
+		if e.target.Replay != "" {
+			fix = "correct replay= in the settings of the worker, or " + fix
+		}
+		e.find("replay", Warning, seen, "a replay of the engine's last messages", fix)
 	case one.lost:
 		e.find("replay", Note, fmt.Sprintf("the replay of %s does not begin with the engine's first message", where), "the whole history",
 			`give --kv-events-config a larger "buffer_steps" (default 10000), or start the router before the engine has published so many; `+
