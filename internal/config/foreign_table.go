@@ -26,7 +26,7 @@ const sources = "name a headless service (workers_dns), or a file that is read a
 const noHistory = "run tools and keep histories in the application: the router passes bodies on unchanged"
 
 // queueIsOff is the advice for the flags of a queue while queue.order is off.
-const queueIsOff = "the flag has no effect while the queue is off: write queue: {order: fcfs} into the file, and requests wait in the router while " +
+const queueIsOff = "it has no effect while the queue is off: write queue: {order: fcfs} into the file, and requests wait in the router while " +
 	"all workers are saturated (docs/operate.md)"
 
 // ForeignFlags returns the table of flags of other routers: SMG 1.13 (smg/router_args.py), sglang-router 0.3.2

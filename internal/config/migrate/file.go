@@ -31,7 +31,7 @@ func (c *converter) file(name, from string) []byte {
 		}
 	}
 	if len(c.notes) > 0 {
-		b.WriteString("\n# These keys of the old file have no setting here:\n")
+		b.WriteString("\n# Look at these keys of the old file:\n")
 		for _, n := range slices.Compact(c.notes) {
 			fmt.Fprintf(&b, "#   %s\n", n)
 		}

@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"errors"
 	"slices"
 	"strings"
 
@@ -42,7 +43,23 @@ func (c *converter) flags() error {
 			c.note(c.keys[name], nil, m.Advice)
 		}
 	}
-	return err
+	return c.namesKeys(err)
+}
+
+// namesKeys returns an error about flags with the keys of the old file in place of the flags' names.
+func (c *converter) namesKeys(err error) error {
+	if err == nil {
+		return nil
+	}
+	var lines []string
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		name, problem, _ := strings.Cut(strings.TrimPrefix(line, "--"), ": ")
+		if key := c.keys[name]; key != "" {
+			line = key + ": " + problem
+		}
+		lines = append(lines, line)
+	}
+	return errors.New(strings.Join(lines, "\n"))
 }
 
 // arguments reads the command line of a router. Flags that are not known become notes.
