@@ -190,8 +190,11 @@ func (c *Config) validatePolicies(found *problems) {
 			// If the defaults of the kind are valid, a parameter in routing is wrong, and is reported there.
 			if err := k.Defaults().Validate(); err != nil {
 				example := ""
-				if name == "mix" {
+				switch name {
+				case "mix":
 					example = "; in the file, for example: policy: {type: mix, scorers: [{scorer: match, weight: 3}, {scorer: queue, weight: 2}], picker: max_score}"
+				case "script":
+					example = "; write script:file=choose.star"
 				}
 				found.add(path, fmt.Errorf("%s needs parameters (docs/policies/%s.md): %w%s", name, name, err, example))
 			}

@@ -300,6 +300,7 @@ func TestTargetsAreRead(t *testing.T) {
 		{in: "gpu-1", err: "write http://gpu-1"},
 		{in: "127.0.0.1:80000", err: "read URL"},
 		{in: "a?key=s3cret", err: "does not begin with http://"},
+		{in: "grpc://a:30001", err: "the engine's HTTP API"},
 		{in: "http://", err: "names no host"},
 		{in: "http://u:p@a", err: "must not contain a user or password"},
 		{in: "http://a?key=s3cret", err: "scheme, host, port and path only"},

@@ -203,6 +203,8 @@ func (t Target) normalize() (Target, error) {
 		errs = append(errs, fmt.Errorf("URL %q: the path of a Unix socket has at most %d bytes", shown(t.URL), maxSocketPath))
 	case u.Scheme == "unix":
 		t.URL = (&url.URL{Scheme: "unix", Path: path.Clean(u.Path)}).String()
+	case u.Scheme == "grpc" || u.Scheme == "grpcs":
+		errs = append(errs, fmt.Errorf("URL %q: the router speaks HTTP with engines: write the address of the engine's HTTP API, http://HOST:PORT", shown(t.URL)))
 	case u.Scheme != "http" && u.Scheme != "https":
 		errs = append(errs, fmt.Errorf("URL %q does not begin with http://, https:// or unix://", shown(t.URL)))
 	case u.Host == "" || u.Hostname() == "":
