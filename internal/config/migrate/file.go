@@ -51,8 +51,8 @@ func (c *converter) policyLines(standard string) string {
 
 // list returns the lines of a list of structs, each without its zero fields.
 func list(key string, all reflect.Value) string {
-	if all.Len() == 0 {
-		return key + ": []\n"
+	if all.Len() == 0 { // only workers are written without entries
+		return key + ": [] # name the engines: [{url: http://gpu-1:8000}]\n"
 	}
 	var b strings.Builder
 	b.WriteString(key + ":\n")
