@@ -37,3 +37,25 @@ func TestAnEngineThatFallsAsleepByItselfIsNoticed(t *testing.T) {
 		is("404 no", true)
 	})
 }
+
+// SGLang computes a token for /health, which it cannot while it sleeps.
+func TestASleepingSGLangIsNotAskedForAToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newTransport()
+		n.set("a", sglang0523())
+		w := watching(t, n, Target{URL: "http://a"})
+		defer w.stop()
+		testenv.Pass(time.Second)
+		w.fleet.SetAsleep(w.worker(t, "http://a").ID, true)
+		n.set("a", sglang0523().with("GET /health", "500 out of memory"))
+		testenv.Pass(2 * time.Minute)
+		if now := w.worker(t, "http://a"); !now.Healthy || !now.Asleep {
+			t.Errorf("healthy %v, asleep %v: %s", now.Healthy, now.Asleep, now.Why)
+		}
+		w.fleet.SetAsleep(w.worker(t, "http://a").ID, false)
+		testenv.Pass(2 * time.Minute)
+		if now := w.worker(t, "http://a"); now.Healthy {
+			t.Error("the worker is awake, and its health is not checked")
+		}
+	})
+}

@@ -317,7 +317,13 @@ func (w *worker) own(r *Report) []fleet.EventSource {
 
 func (w *worker) check(ctx context.Context) error {
 	a := asker{client: w.of.client, target: w.target, timeout: w.of.config.Timeout}
-	err := a.ask(ctx, http.MethodGet, "/health", nil, maxJSON, discard)
+	path := "/health"
+	// SGLang computes a token for /health [SGLang 0.5.23, srt/entrypoints/http_server.py]. It cannot while it sleeps,
+	// because its weights and its cache are gone.
+	if now := w.of.fleet.Snapshot().ByID(w.id); now != nil && now.Asleep && now.Facts.Engine == fleet.EngineSGLang {
+		path = "/v1/models"
+	}
+	err := a.ask(ctx, http.MethodGet, path, nil, maxJSON, discard)
 	// A proxy in front of the engine may answer 404 for /health. In that case the probe decides whether the worker is
 	// healthy.
 	if NotServed(err) {
