@@ -178,7 +178,7 @@ func (d *DNS) resolve(ctx context.Context, t Target) (found []Target, err error)
 		if next.URL = at.String(); u.Scheme == "https" && next.TLS.ServerName == "" && !isService(u.Hostname()) {
 			next.TLS.ServerName = u.Hostname()
 		}
-		if next, err = next.normalize(); err == nil && index(found, next.URL) < 0 && len(found) < maxAnswers {
+		if next, err = next.normalize(); err == nil {
 			found = append(found, next)
 		}
 		return err
@@ -210,6 +210,13 @@ func (d *DNS) resolve(ctx context.Context, t Target) (found []Target, err error)
 	if len(found) == 0 {
 		return nil, fmt.Errorf("%s has no address", u.Hostname())
 	}
+	return inOrder(found), nil
+}
+
+// inOrder returns the first maxAnswers of the workers in the order of their URLs, each URL once. The order comes before
+// the bound, because servers shuffle their answers: otherwise other workers would be beyond the bound each time.
+func inOrder(found []Target) []Target {
 	slices.SortFunc(found, func(a, b Target) int { return strings.Compare(a.URL, b.URL) })
-	return found, nil
+	found = slices.CompactFunc(found, func(a, b Target) bool { return a.URL == b.URL })
+	return found[:min(len(found), maxAnswers)]
 }

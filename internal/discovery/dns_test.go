@@ -1,7 +1,9 @@
 package discovery
 
 import (
+	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -94,6 +96,20 @@ func TestTheWorkersOfTheLastAnswerStayWithoutAnAnswer(t *testing.T) {
 	d.look(t.Context())
 	if got := s.urls(); len(got) != 1 || d.failed[0] != "" {
 		t.Errorf("after the failure: %v", got)
+	}
+}
+
+// Servers shuffle their answers. A name with more addresses than it may have workers has the same workers each time.
+func TestTheWorkersOfALongAnswerAreTheSameInAnyOrder(t *testing.T) {
+	var all []Target
+	for i := range maxAnswers + 100 {
+		t := Target{URL: fmt.Sprintf("http://10.0.%d.%d", i/200, i%200)}
+		all = append(all, t, t)
+	}
+	want := inOrder(slices.Clone(all))
+	rand.New(rand.NewPCG(1, 1)).Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	if got := inOrder(all); len(got) != maxAnswers || !slices.EqualFunc(got, want, Target.Equal) {
+		t.Errorf("%d workers, or others than before", len(got))
 	}
 }
 
