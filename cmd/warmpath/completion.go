@@ -40,8 +40,8 @@ func newCompletion() *cobra.Command {
 	}
 }
 
-// listOf completes the last name of a list, as in kv_aware,marginal. Most flags for policies take a list. Parameters of a
-// policy, which a colon begins, are not completed.
+// listOf completes the last name of a list, as in kv_aware,marginal. Most flags for policies take a list. Parameters of
+// a policy, which a colon begins, are not completed.
 func listOf(names []string) cobra.CompletionFunc {
 	return func(_ *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		var all []cobra.Completion
