@@ -12,10 +12,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/gateway"
 	"github.com/warmpath/warmpath/internal/tenant"
+	"github.com/warmpath/warmpath/kvindex"
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
@@ -182,6 +184,41 @@ func TestAdaptersAreSpreadAndKeepTheSlots(t *testing.T) {
 		t.Errorf("up to %d and %d adapters at 2 slots", a.most, b.most)
 	}
 	ask("x1")
+}
+
+// The engine's hashes of blocks contain the adapter's path, and its events do not. So the blocks of the old path are
+// forgotten, and a request for the adapter at the new path matches none of them.
+func TestAnAdapterAtAnotherPathMatchesNoOldBlocks(t *testing.T) {
+	e := startAdapterEngine(t, "/v1")
+	cfg := onDemand("sql", "law")
+	cfg.Slots = 1
+	f := serveAdapters(t, cfg, func(s *settings) { s.local = fortyZeros{} }, e)
+	requests := 0
+	match := func(name string) int {
+		t.Helper()
+		if resp, text := f.post(t, naming(name)); resp.StatusCode != 200 {
+			t.Fatalf("%s: %d %s", name, resp.StatusCode, text)
+		}
+		requests++
+		return f.last(t, requests).MatchTokens
+	}
+	match("sql")
+	stored := kvindex.Stored{Scope: block.Scope{LoRA: "sql"}, Hashes: []uint64{1, 2}, BlockSize: 16, Tokens: make([]block.Token, 32)}
+	f.Router.Store(0, &stored)
+	f.fleet.SetTrust(0, fleet.TrustExact, "")
+	if n := match("sql"); n != 32 {
+		t.Errorf("%d tokens match before", n)
+	}
+	match("law") // takes the slot
+	if n := match("sql"); n != 32 {
+		t.Errorf("%d tokens match after the adapter was loaded again", n)
+	}
+	match("law")
+	cfg.List[0].Path = "/adapters/new"
+	f.UseAdapters(cfg)
+	if n := match("sql"); n != 0 || e.loaded["sql"] != "/adapters/new" {
+		t.Errorf("%d tokens match at the new path; loaded: %v", n, e.loaded)
+	}
 }
 
 func TestTheEnginesOwnNumberOfSlotsCounts(t *testing.T) {
