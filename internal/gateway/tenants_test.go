@@ -64,7 +64,7 @@ func TestOnlyKnownKeysPassWhenTenantsAreConfigured(t *testing.T) {
 	if asked.Load() != 4 {
 		t.Errorf("the worker got %d requests, want 4", asked.Load())
 	}
-	for path, want := range map[string]int{"/v1/models": 401, "/health": 200, "/liveness": 200, "/readiness": 200} {
+	for path, want := range map[string]int{"/v1/models": 401, "/version": 401, "/get_loads": 401, "/is_sleeping": 401, "/health": 200, "/liveness": 200, "/readiness": 200} {
 		resp, err := f.client.Get(f.url + path)
 		if err != nil {
 			t.Fatal(err)
