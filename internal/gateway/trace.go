@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/internal/api"
@@ -137,7 +138,8 @@ func (x *exchange) callWorker(worker string, engine string) telemetry.Span {
 	s.Text("gen_ai.provider.name", engine)
 	s.Text("gen_ai.request.model", shortened(x.rec.Model))
 	s.Text("http.request.method", x.attempt.Method)
-	s.Text("url.path", x.attempt.Path)
+	path, _, _ := strings.Cut(x.attempt.Path, "?") // a query may have a key
+	s.Text("url.path", shortened(path))
 	s.Int("warmpath.attempt", x.rec.Attempts)
 	s.Text("warmpath.worker", worker)
 	if u, err := url.Parse(worker); err == nil {

@@ -165,6 +165,25 @@ func TestAFailedAttemptHasASpan(t *testing.T) {
 }
 
 // OpenTelemetry's conventions require url.scheme, and write the version of HTTP/2 as 2.
+// Some clients put their key into the query.
+func TestNoSpanHasTheQuery(t *testing.T) {
+	var spans collector
+	change, end := traced(t, &spans, 1)
+	f := serve(t, change, worker(t, plain))
+	resp, err := f.client.Post(f.url+"/v1/chat/completions?api_key=key-of-a-client", "application/json", strings.NewReader(chat))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if err := f.stop(); err != nil {
+		t.Fatal(err)
+	}
+	end()
+	if !spans.has("/v1/chat/completions") || spans.has("key-of-a-client") {
+		t.Errorf("status %d; the spans have the query: %v", resp.StatusCode, spans.has("key-of-a-client"))
+	}
+}
+
 func TestTheRequestsSpanHasItsProtocol(t *testing.T) {
 	var spans collector
 	change, end := traced(t, &spans, 1)
