@@ -1,7 +1,9 @@
 package telemetry
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -105,5 +107,17 @@ func TestWrongSettingsOfTracesAreNamed(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v does not say %q", err, want)
 		}
+	}
+}
+
+func TestTheErrorOfACollectorHasNoKey(t *testing.T) {
+	t.Setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20the-key-of-all,x-team=a")
+	t.Setenv("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "x-api-key = other%2Dkey")
+	var log bytes.Buffer
+	tracer := &Tracer{log: slog.New(slog.NewTextHandler(&log, nil))}
+	tracer.warn(errors.New("401 (body: authorization: Bearer the-key-of-all, x-api-key: other-key, other%2Dkey)"))
+	text := log.String()
+	if !strings.Contains(text, "401 (body: authorization: Bearer [redacted], x-api-key: [redacted], [redacted])") {
+		t.Errorf("log: %s", text)
 	}
 }

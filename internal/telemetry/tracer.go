@@ -221,6 +221,29 @@ func (c *counting) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpa
 func (t *Tracer) warn(err error) {
 	now, last := time.Now().UnixNano(), t.warned.Load()
 	if now-last >= int64(time.Minute) && t.warned.CompareAndSwap(last, now) {
-		t.log.Warn("traces are lost: the collector does not take them", "error", err)
+		t.log.Warn("traces are lost: the collector does not take them", "error", withoutHeaders(err.Error()))
 	}
 }
+
+// withoutHeaders removes the values of OTEL_EXPORTER_OTLP_HEADERS, such as the collector's key, from an error: it quotes
+// the answer of the collector, which may repeat them.
+func withoutHeaders(text string) string {
+	for _, name := range []string{"OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"} {
+		for field := range strings.SplitSeq(os.Getenv(name), ",") {
+			_, value, _ := strings.Cut(field, "=")
+			values := []string{strings.TrimSpace(value)}
+			if plain, err := url.PathUnescape(values[0]); err == nil {
+				values = append(values, strings.Fields(plain)...) // the scheme and the key
+			}
+			for _, v := range values {
+				if len(v) >= shortestSecret {
+					text = strings.ReplaceAll(text, v, "[redacted]")
+				}
+			}
+		}
+	}
+	return text
+}
+
+// shortestSecret is the least length of a value that withoutHeaders removes: Bearer and shorter words stay.
+const shortestSecret = 7
