@@ -225,8 +225,8 @@ func (t *Tracer) warn(err error) {
 	}
 }
 
-// withoutHeaders removes the values of OTEL_EXPORTER_OTLP_HEADERS, such as the collector's key, from an error: it quotes
-// the answer of the collector, which may repeat them.
+// withoutHeaders removes the values of OTEL_EXPORTER_OTLP_HEADERS, such as the collector's key, from an error: the
+// error quotes the answer of the collector, which may repeat them.
 func withoutHeaders(text string) string {
 	for _, name := range []string{"OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"} {
 		for field := range strings.SplitSeq(os.Getenv(name), ",") {
