@@ -337,6 +337,7 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 	a := &x.attempt
 	a.Worker, a.Method, a.Path, a.Header, a.Body = d.Worker.URL, http.MethodPost, x.r.URL.RequestURI(), x.r.Header, x.outgoing(d.Worker)
 	a.RequestID, a.Dialect, a.Writer, a.Model = x.rec.RequestID, x.dialect, x.w, x.prepared.read.Model
+	a.HTTP2 = x.r.ProtoMajor == 2
 	a.Unchecked = x.dialect.Unchecked() || x.prepared.read.Bytes
 	a.Whole = !x.prepared.read.Stream && !a.Unchecked
 	a.Set = x.set[:0]

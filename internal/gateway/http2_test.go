@@ -7,6 +7,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/internal/gateway"
+	"github.com/warmpath/warmpath/internal/proxy"
 )
 
 // clear2 returns a client that speaks only HTTP/2 in clear text.
@@ -45,6 +49,49 @@ func TestClientsMaySpeakHTTP2InClearText(t *testing.T) {
 	client.CloseIdleConnections()
 	if err := f.stop(); err != nil {
 		t.Errorf("drain: %v", err)
+	}
+}
+
+// client_timeout bounds how long a client may stop reading. A worker that is silent for longer is no fault of the
+// client.
+func TestASilentWorkerEndsNoStreamOfAnHTTP2Client(t *testing.T) {
+	event := strings.Replace(firstChunk, "hello", strings.Repeat("a", 8<<10), 1)
+	const timeout = 100 * time.Millisecond
+	for _, http2 := range []bool{true, false} {
+		f := serve(t, func(s *settings) {
+			s.gateway.HTTP2 = true
+			s.parts = func(p *gateway.Parts) {
+				cfg := proxy.DefaultConfig()
+				cfg.ClientTimeout = timeout
+				p.Client = proxy.New(cfg)
+			}
+		}, worker(t, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			w.Header().Set("Content-Type", "text/event-stream")
+			for range 2 {
+				for range 3 {
+					_, _ = io.WriteString(w, event)
+					w.(http.Flusher).Flush()
+				}
+				takes(r, 4*timeout)
+			}
+			_, _ = io.WriteString(w, lastChunk+doneChunk)
+		}))
+		client := f.client
+		if http2 {
+			client = clear2()
+		}
+		resp, err := client.Post(f.url+"/v1/chat/completions", "application/json", strings.NewReader(chatStreamed))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil || string(text) != strings.Repeat(event, 6)+lastChunk+doneChunk {
+			t.Errorf("%s: %v after %d bytes", resp.Proto, err, len(text))
+		}
+		client.CloseIdleConnections()
+		f.idle(t)
 	}
 }
 

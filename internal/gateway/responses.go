@@ -121,6 +121,7 @@ func (x *exchange) follow(ctx context.Context) {
 	a := &x.attempt
 	a.Worker, a.Method, a.Path, a.Header, a.Body, a.Set = w.URL, x.r.Method, x.r.URL.RequestURI(), x.r.Header, x.body.Bytes, nil
 	a.RequestID, a.Dialect, a.Writer, a.Model = x.rec.RequestID, x.dialect, x.w, ""
+	a.HTTP2 = x.r.ProtoMajor == 2
 	a.Unchecked, a.Whole = true, false
 	a.Set = x.set[:0]
 	span := x.callWorker(w.URL, w.Facts.Engine.String())

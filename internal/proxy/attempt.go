@@ -40,6 +40,9 @@ type Attempt struct {
 	Unchecked bool
 	// Writer gets the answer. Fields that its header already has are kept: the worker's fields do not replace them.
 	Writer http.ResponseWriter
+	// HTTP2 means that the client speaks HTTP/2. A deadline for writing then ends the client's stream when it passes, also
+	// while nothing is written.
+	HTTP2 bool
 	// OnFirstToken, if set, is called once, from Forward's goroutine, immediately before the first token is forwarded.
 	OnFirstToken func(time.Time)
 	// OnTokens, if set, is called from Forward's goroutine while a stream is forwarded, with the number of tokens of

@@ -224,6 +224,10 @@ func (x *exchange) pass(b []byte, last bool) bool {
 		x.fail(ClientGone, fmt.Errorf("write to the client: %w", err))
 		return false
 	}
+	if x.a.HTTP2 && !x.guarded.IsZero() {
+		x.rc.SetWriteDeadline(time.Time{}) // the worker may be silent for longer than the deadline
+		x.guarded = time.Time{}
+	}
 	x.res.BytesDown += int64(len(b))
 	x.given = x.streamed()
 	return true
