@@ -49,6 +49,9 @@ func (p *Script) load() error {
 	}
 	text, err := readFile(p.File)
 	if err != nil {
+		if dir, unknown := os.Getwd(); unknown == nil && !filepath.IsAbs(p.File) { // a service's is not the operator's
+			err = fmt.Errorf("%w; a relative path begins at the working directory, %s", err, dir)
+		}
 		return fmt.Errorf("read the script: %w", err)
 	}
 	if p.compiled != nil && p.text == string(text) {
