@@ -46,10 +46,10 @@ times: ## learned times on noisy machines, hours of virtual time for each of SEE
 fuzz: ## every fuzz target for FUZZTIME each
 	bash test/fuzz.sh $(FUZZTIME)
 
-interop: ## tests with real libzmq, the official OpenAI client, an OpenTelemetry receiver and Prometheus; installs what it needs (see test/interop.sh)
+interop: ## tests with real libzmq, the official OpenAI and Anthropic clients, an OpenTelemetry receiver and Prometheus; installs what it needs (see test/interop.sh)
 	bash test/interop.sh
 	WARMPATH_INTEROP=1 $(GO) test -count=1 ./block ./internal/zmtp/... ./kvfeed/...
-	WARMPATH_INTEROP=1 $(GO) test -count=1 -timeout 20m -run 'OpenAI|VectorsAreMadeAgain|OpenTelemetry|InPrometheus' ./test/testenv
+	WARMPATH_INTEROP=1 $(GO) test -count=1 -timeout 20m -run 'OpenAI|Anthropic|VectorsAreMadeAgain|OpenTelemetry|InPrometheus' ./test/testenv
 
 test-binary: build ## the built binary against mock engines: restarts, losses, deaths, disconnects
 	WARMPATH_BINARY=$(CURDIR)/bin/warmpath $(GO) test -count=1 -timeout 20m -run $(call tests,binary) ./test/testenv
