@@ -79,6 +79,7 @@ type DNS struct {
 	log      *slog.Logger
 	answers  [][]Target // the last answer of each name
 	failed   []string   // the error of the last question about each name; "" is none
+	unusable []string   // what was wrong with records of the last answer of each name; "" is nothing
 }
 
 // NewDNS returns the source of workers for c, which has passed Validate. A nil resolver means the machine's. It starts
@@ -87,7 +88,8 @@ func NewDNS(c DNSConfig, workers *Watcher, resolver *net.Resolver, log *slog.Log
 	if resolver == nil {
 		resolver = net.DefaultResolver
 	}
-	return &DNS{config: c, workers: workers, resolver: resolver, log: log, answers: make([][]Target, len(c.Names)), failed: make([]string, len(c.Names))}
+	return &DNS{config: c, workers: workers, resolver: resolver, log: log, answers: make([][]Target, len(c.Names)),
+		failed: make([]string, len(c.Names)), unusable: make([]string, len(c.Names))}
 }
 
 // Run asks about the names until ctx ends, and then returns nil. When a question fails or has no answer, the workers of
@@ -110,7 +112,7 @@ func (d *DNS) Run(ctx context.Context) error {
 func (d *DNS) look(ctx context.Context) {
 	for i, t := range d.config.Names {
 		limit, cancel := context.WithTimeout(ctx, max(d.config.Interval, time.Second))
-		found, err := d.resolve(limit, t)
+		found, wrong, err := d.resolve(limit, t)
 		cancel()
 		if ctx.Err() != nil {
 			return
@@ -120,6 +122,7 @@ func (d *DNS) look(ctx context.Context) {
 			why = err.Error()
 		} else {
 			d.answers[i] = found
+			d.noteUnusable(i, len(found), wrong)
 		}
 		if why != d.failed[i] && why != "" {
 			d.log.Warn("a DNS name of workers has no answer: the workers of the last answer stay", "name", t.host(), "workers", len(d.answers[i]), "error", err)
@@ -136,13 +139,26 @@ func (d *DNS) look(ctx context.Context) {
 	apply()
 }
 
+// noteUnusable logs that an answer has records that cannot be workers, once until the records change. The records are
+// compared by what is wrong with them: servers shuffle their answers, so these texts are sorted.
+func (d *DNS) noteUnusable(i, workers int, wrong []string) {
+	slices.Sort(wrong)
+	text := strings.Join(slices.Compact(wrong), "; ")
+	if text != d.unusable[i] && text != "" {
+		const most = 500 // an answer may have hundreds of wrong records
+		d.log.Warn("a DNS name of workers has records that cannot be used: the other records are workers", "name", d.config.Names[i].host(), "workers", workers,
+			"error", text[:min(len(text), most)])
+	}
+	d.unusable[i] = text
+}
+
 // Lookup asks about each name of c once, and returns the workers of all answers. A nil resolver means the machine's.
 // The error joins those of the names that have no answer.
 func (c DNSConfig) Lookup(ctx context.Context, resolver *net.Resolver) (all []Target, err error) {
 	d := NewDNS(c, nil, resolver, slog.New(slog.DiscardHandler))
 	for i, t := range c.Names {
 		var failed error
-		d.answers[i], failed = d.resolve(ctx, t)
+		d.answers[i], _, failed = d.resolve(ctx, t)
 		err = errors.Join(err, failed)
 	}
 	return union(d.answers), err
@@ -161,13 +177,14 @@ func union(answers [][]Target) (all []Target) {
 }
 
 // resolve returns the workers of a name, in the order of their URLs. Without an answer it returns an error. If a name
-// has IPv4 addresses, its IPv6 addresses do not count: they are usually those of the same machines.
-func (d *DNS) resolve(ctx context.Context, t Target) (found []Target, err error) {
+// has IPv4 addresses, its IPv6 addresses do not count: they are usually those of the same machines. A record that
+// cannot be a worker does not take the workers of the other records away: wrong says what is wrong with such records.
+func (d *DNS) resolve(ctx context.Context, t Target) (found []Target, wrong []string, err error) {
 	u, err := url.Parse(t.URL)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	add := func(host, port string) error {
+	add := func(host, port string) {
 		next, at := t, *u
 		at.Host = host
 		if port != "" {
@@ -178,20 +195,23 @@ func (d *DNS) resolve(ctx context.Context, t Target) (found []Target, err error)
 		if next.URL = at.String(); u.Scheme == "https" && next.TLS.ServerName == "" && !isService(u.Hostname()) {
 			next.TLS.ServerName = u.Hostname()
 		}
-		if next, err = next.normalize(); err == nil {
-			found = append(found, next)
+		next, err := next.normalize()
+		if err != nil {
+			wrong = append(wrong, err.Error())
+			return
 		}
-		return err
+		found = append(found, next)
 	}
 	if isService(u.Hostname()) {
+		// The error may come with records: it then says that the answer has other records with an invalid name.
 		_, records, err := d.resolver.LookupSRV(ctx, "", "", u.Hostname())
-		for _, r := range records {
-			if err := add(strings.TrimSuffix(r.Target, "."), strconv.Itoa(int(r.Port))); err != nil {
-				return nil, err
-			}
+		if err != nil && len(records) == 0 {
+			return nil, nil, err
+		} else if err != nil {
+			wrong = append(wrong, err.Error())
 		}
-		if err != nil && len(found) == 0 {
-			return nil, err
+		for _, r := range records {
+			add(strings.TrimSuffix(r.Target, "."), strconv.Itoa(int(r.Port)))
 		}
 	} else {
 		addresses, err := d.resolver.LookupNetIP(ctx, "ip4", u.Hostname())
@@ -199,18 +219,19 @@ func (d *DNS) resolve(ctx context.Context, t Target) (found []Target, err error)
 			addresses, err = d.resolver.LookupNetIP(ctx, "ip6", u.Hostname())
 		}
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		for _, a := range addresses {
-			if err := add(a.Unmap().String(), u.Port()); err != nil {
-				return nil, err
-			}
+			add(a.Unmap().String(), u.Port())
 		}
 	}
-	if len(found) == 0 {
-		return nil, fmt.Errorf("%s has no address", u.Hostname())
+	switch {
+	case len(found) > 0:
+		return inOrder(found), wrong, nil
+	case len(wrong) > 0:
+		return nil, nil, fmt.Errorf("%s has no record that can be used: %s", u.Hostname(), wrong[0])
 	}
-	return inOrder(found), nil
+	return nil, nil, fmt.Errorf("%s has no address", u.Hostname())
 }
 
 // inOrder returns the first maxAnswers of the workers in the order of their URLs, each URL once. The order comes before

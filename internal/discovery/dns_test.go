@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"bytes"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -96,6 +97,31 @@ func TestTheWorkersOfTheLastAnswerStayWithoutAnAnswer(t *testing.T) {
 	d.look(t.Context())
 	if got := s.urls(); len(got) != 1 || d.failed[0] != "" {
 		t.Errorf("after the failure: %v", got)
+	}
+}
+
+// The target "." means that a service is not offered (RFC 2782). Port 0 and a name with a space are mistakes. The log
+// names them once, and not at each question.
+func TestRecordsThatCannotBeUsedLeaveTheOthers(t *testing.T) {
+	d, s, server := asking(t, "http://_http._tcp.engines.test.")
+	var log bytes.Buffer
+	d.log = slog.New(slog.NewTextHandler(&log, nil))
+	for _, bad := range []string{".:8003", "gpu-3.test.:0", "gpu 3.test.:8003"} {
+		log.Reset()
+		server.Set("_http._tcp.engines.test.", "gpu-1.test.:8001", bad, "gpu-2.test.:8002")
+		d.look(t.Context())
+		d.look(t.Context())
+		if got := s.urls(); !slices.Equal(got, []string{"http://gpu-1.test:8001", "http://gpu-2.test:8002"}) || d.failed[0] != "" {
+			t.Errorf("%s: %v, failed: %q", bad, got, d.failed[0])
+		}
+		if strings.Count(log.String(), "records that cannot be used") != 1 || strings.Count(log.String(), "\n") != 1 {
+			t.Errorf("%s: log %s", bad, log.String())
+		}
+	}
+	server.Set("_http._tcp.engines.test.", ".:0")
+	d.look(t.Context())
+	if got := s.urls(); len(got) != 2 || !strings.Contains(d.failed[0], "no record that can be used") {
+		t.Errorf("only a record that cannot be used: %v, failed: %q", got, d.failed[0])
 	}
 }
 

@@ -105,7 +105,7 @@ func (d *DNS) answer(query []byte) []byte {
 			host, port, _ := net.SplitHostPort(r)
 			n, _ := strconv.Atoi(port)
 			data = binary.BigEndian.AppendUint16([]byte{0, 1, 0, 1}, uint16(n)) // priority and weight 1
-			for label := range strings.SplitSeq(strings.TrimSuffix(host, "."), ".") {
+			for label := range strings.FieldsFuncSeq(host, func(r rune) bool { return r == '.' }) {
 				data = append(append(data, byte(len(label))), label...)
 			}
 			data = append(data, 0)
