@@ -225,7 +225,7 @@ func (x *exchange) forward(ctx context.Context) {
 			return
 		}
 		last = *better(&last, &result)
-		if result.Class == proxy.Refused {
+		if result.Untaken {
 			x.unreachable(worker, errors.Is(result.Err, syscall.ECONNREFUSED))
 		}
 		spent := x.rec.Attempts >= x.most

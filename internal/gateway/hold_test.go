@@ -444,6 +444,39 @@ func TestARequestThatABusyWorkerRefusedIsSentAgain(t *testing.T) {
 	}
 }
 
+// A 502 or 504 may come from a proxy in front of the engine, and the request may have killed the engine. So it is not
+// sent again when the worker returns. A 503 is sent again once, however often the worker changes.
+func TestARequestThatMayHaveKilledItsWorkerIsNotHeld(t *testing.T) {
+	const text = "cannot schedule new futures after shutdown"
+	for _, c := range []struct {
+		status int
+		text   string
+		asked  int64
+	}{
+		{http.StatusBadGateway, "upstream prematurely closed connection", 1}, {http.StatusGatewayTimeout, "upstream timed out", 1},
+		{http.StatusServiceUnavailable, "loading", 2}, {http.StatusInternalServerError, text, 2}, {http.StatusBadGateway, text, 2},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var asked atomic.Int64
+			o := holdingAs(t, 1, gateway.DefaultHoldConfig(), nil, func(w http.ResponseWriter) bool {
+				asked.Add(1)
+				http.Error(w, fmt.Sprintf(`{"error":{"message":%q,"code":%d}}`, c.text, c.status), c.status)
+				return true
+			})
+			a := o.send("a")
+			for range 20 {
+				o.fleet.SetHealth(0, false, "down")
+				testenv.Pass(time.Second)
+				o.fleet.SetHealth(0, true, "")
+				testenv.Pass(time.Second)
+			}
+			if got := a.code(); got != fmt.Sprint(c.status) || !strings.Contains(a.Body.String(), c.text) || asked.Load() != c.asked {
+				t.Errorf("%d %s: the client got %s, the worker was asked %d times", c.status, c.text, got, asked.Load())
+			}
+		})
+	}
+}
+
 // Workers come and go at random while clients come and leave at random. Every request gets an answer, none is left in
 // the hold, and none reaches a worker later than it may.
 func TestNoHeldRequestIsLost(t *testing.T) {

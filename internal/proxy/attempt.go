@@ -196,6 +196,10 @@ type Result struct {
 	// Retryable means that nothing reached the client, and that another worker may do better. Retryable is also true when
 	// the request itself may be at fault: then another worker's answer shows whether the request or the worker is.
 	Retryable bool
+	// Untaken means that the worker did not take the request: it could not be reached, it answered 503, or its answer has
+	// a text of Config.RetryTexts. A 502 or 504 does not say so: a proxy in front of an engine gives these statuses, too,
+	// when the engine died of the request.
+	Untaken bool
 	// Abort means that the client has a part of an answer, and must see that the answer is incomplete. The handler must
 	// end with panic(http.ErrAbortHandler), after its own bookkeeping.
 	Abort bool

@@ -88,7 +88,7 @@ func (x *exchange) run(ctx context.Context) {
 	}
 	// The kept-alive connection was stale, so the exchange tries once more on a new connection.
 	if x.try(ctx, w, true) {
-		x.res.Retryable = true
+		x.res.Retryable, x.res.Untaken = true, true
 		x.fail(Refused, api.WorkerUnreachable(fmt.Errorf("%s refused the stream of the request twice", w.url)))
 	}
 }
@@ -169,6 +169,7 @@ func (x *exchange) noConnection(ctx context.Context, w *worker, err error) {
 		x.fail(Local, api.Exhausted(err))
 		return
 	}
+	x.res.Untaken = true
 	x.fail(Refused, api.WorkerUnreachable(err))
 }
 

@@ -80,8 +80,10 @@ func (x *exchange) refused(body []byte, code int) {
 	}
 	answered := fmt.Errorf("%s answered %d: %.256s", x.a.Worker, x.res.Status, body)
 	again := slices.Contains(x.client.cfg.RetryStatuses, code)
+	shutdown := x.shutdown(body)
 	switch {
-	case x.shutdown(body) || again && code != http.StatusInternalServerError:
+	case shutdown || again && code != http.StatusInternalServerError:
+		x.res.Untaken = shutdown || code == http.StatusServiceUnavailable
 		x.fail(Refused, api.WorkerUnreachable(answered))
 	case code == http.StatusTooManyRequests:
 		x.res.Class, x.res.RetryAfter = Limited, x.ans.retryAfter(time.Now())
