@@ -183,7 +183,8 @@ func TestRequestsOfEveryDialectAreRead(t *testing.T) {
 		{SGLangGenerate, `{"text":"hi","sampling_params":{"max_new_tokens":9,"n":2},"stream":true}`,
 			Request{Stream: true, Form: PromptText, LongestAnswer: 9}, len(`"hi"`)},
 		{SGLangGenerate, `{"input_ids":[1,2,3]}`, Request{Form: PromptIDs}, len(`[1,2,3]`)},
-		{SGLangGenerate, `{"input_ids":[[1,2],[3]],"sampling_params":[{"max_new_tokens":1},{}]}`, Request{Form: PromptIDLists}, len(`[[1,2],[3]]`)},
+		{SGLangGenerate, `{"input_ids":[1,2,3],"sampling_params":{"max_new_tokens":0}}`, Request{Form: PromptIDs, NoAnswer: true}, len(`[1,2,3]`)},
+		{SGLangGenerate, `{"input_ids":[[1,2],[3]],"sampling_params":[{"max_new_tokens":1},{}]}`, Request{Form: PromptIDLists, NoAnswer: true}, len(`[[1,2],[3]]`)},
 		{SGLangGenerate, `{"text":["a","b"],"lora_path":"x"}`, Request{Form: PromptTexts, MixedScopes: true}, len(`["a","b"]`)},
 		{SGLangGenerate, `{"text":"a","lora_path":null,"image_data":null}`, Request{Form: PromptText}, len(`"a"`)},
 		{SGLangGenerate, `{"text":"a","image_data":"x"}`, Request{Form: PromptText, Multimodal: true}, len(`"a"`)},
@@ -200,7 +201,7 @@ func TestRequestsOfEveryDialectAreRead(t *testing.T) {
 			t.Errorf("%v %s: %v", c.dialect, c.body, err)
 			continue
 		}
-		if r.Model != c.want.Model || r.Stream != c.want.Stream || r.Form != c.want.Form || r.LongestAnswer != c.want.LongestAnswer ||
+		if r.Model != c.want.Model || r.Stream != c.want.Stream || r.Form != c.want.Form || r.LongestAnswer != c.want.LongestAnswer || r.NoAnswer != c.want.NoAnswer ||
 			r.PreviousResponseID != c.want.PreviousResponseID || r.userID != c.want.userID || r.Bytes != c.want.Bytes ||
 			r.Multimodal != c.want.Multimodal || r.MixedScopes != c.want.MixedScopes || r.PromptBytes() != c.bytes {
 			t.Errorf("%v %s: %+v, prompt of %d bytes", c.dialect, c.body, r, r.PromptBytes())

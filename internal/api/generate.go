@@ -100,9 +100,10 @@ func (r *Request) readText(s *jsonscan.Scanner) {
 }
 
 // readSampling reads the length and the number of answers from sampling_params. A batch may have a list of parameters,
-// which is skipped.
+// which is skipped: its limits are not known.
 func (r *Request) readSampling(s *jsonscan.Scanner) {
 	if s.Peek() != '{' {
+		r.NoAnswer = true
 		s.Skip()
 		return
 	}
@@ -114,6 +115,7 @@ func (r *Request) readSampling(s *jsonscan.Scanner) {
 		case r.is(raw, escaped, "max_new_tokens"):
 			readInt(s, FieldSamplingParams, &r.MaxTokens)
 			r.LongestAnswer = r.MaxTokens
+			r.NoAnswer = r.MaxTokens <= 0
 		case r.is(raw, escaped, "n"):
 			readInt(s, FieldSamplingParams, &r.N)
 			r.N = max(r.N, 1)

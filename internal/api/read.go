@@ -99,6 +99,7 @@ func (r *Request) reset(d Dialect, body []byte) {
 	r.spans = [numFields]span{}
 	r.membersSeen = 0
 	r.Stream, r.IncludeUsage, r.Multimodal, r.Tools, r.MixedScopes, r.Bytes = false, false, false, false, false, false
+	r.NoAnswer = false
 	r.Form, r.Prompts, r.MaxTokens, r.LongestAnswer, r.N, r.Priority, r.Rank = PromptNone, 0, 0, 0, 1, 0, -1
 }
 
@@ -258,6 +259,7 @@ func (r *Request) readMaxTokens(s *jsonscan.Scanner, f Field) {
 	n := 0
 	readInt(s, f, &n)
 	r.LongestAnswer = max(r.LongestAnswer, n)
+	r.NoAnswer = r.LongestAnswer <= 0
 	if f == FieldMaxCompletionTokens || r.spans[FieldMaxCompletionTokens].end == 0 || r.MaxTokens == 0 {
 		r.MaxTokens = n
 	}

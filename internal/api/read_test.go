@@ -43,14 +43,17 @@ func look(r *Request) seen {
 func TestTheLongestAnswerIsTheGreaterOfTwoLimits(t *testing.T) {
 	var r Request
 	for body, want := range map[string][2]int{
+		`{"max_completion_tokens":0,"max_tokens":0}`:   {0, 0},
+		`{"max_completion_tokens":0,"max_tokens":9}`:   {9, 9},
 		`{"max_completion_tokens":1,"max_tokens":100}`: {1, 100},
 		`{"max_tokens":100,"max_completion_tokens":1}`: {1, 100},
 		`{"max_tokens":1,"max_completion_tokens":100}`: {100, 100},
 		`{"max_tokens":9}`: {9, 9},
 		`{}`:               {0, 0},
 	} {
-		if err := Read(OpenAIChat, []byte(body), &r); err != nil || r.MaxTokens != want[0] || r.LongestAnswer != want[1] {
-			t.Errorf("%s: %d and %d, %v", body, r.MaxTokens, r.LongestAnswer, err)
+		if err := Read(OpenAIChat, []byte(body), &r); err != nil || r.MaxTokens != want[0] || r.LongestAnswer != want[1] ||
+			r.NoAnswer != (want[1] == 0 && body != "{}") {
+			t.Errorf("%s: %d and %d, no answer: %t, %v", body, r.MaxTokens, r.LongestAnswer, r.NoAnswer, err)
 		}
 	}
 }

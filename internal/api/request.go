@@ -78,6 +78,8 @@ type Request struct {
 	// LongestAnswer is the greater of max_completion_tokens and max_tokens; 0 when neither is given. Engines differ in
 	// which of the two they use.
 	LongestAnswer int
+	// NoAnswer: the request may ask for no token of an answer, with a limit of 0. SGLang computes only the prompt then.
+	NoAnswer bool
 	// N is the number of choices, 1 when not given.
 	N int
 	// Priority is 0 when not given.

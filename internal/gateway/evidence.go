@@ -17,7 +17,7 @@ import (
 // called a second opinion. If the second opinion is good, the first worker is at fault, and is blamed for its answer.
 // If the second opinion is useless, too, the client is at fault.
 //
-// A lost answer, such as a stream that broke, cannot be repeated. A worker is at fault if it loses far more answers
+// A lost answer, such as a stream that broke, or an answer without a token, cannot be repeated. A worker is at fault if it loses far more answers
 // than the best other worker.
 //
 // evidence is safe for concurrent use.
@@ -54,7 +54,7 @@ type conduct struct {
 	// bettered is the share of second opinions on the worker's useless answers in which the other worker's answer was
 	// better.
 	bettered  share
-	lost      share // share of lost streams among the good and the lost streams
+	lost      share // share of lost answers among the good and the lost answers
 	blamedRow int   // number of blamed answers since the last good answer
 	// agreed counts useless answers of the worker, by verdict, to requests that also got a useless answer from another
 	// worker. A count begins again at 0 when the worker is blamed for an answer of that verdict.
@@ -82,7 +82,7 @@ const (
 	// its share reaches distrustShare after 11 answers.
 	memory     = 16
 	longMemory = 128  // memory for shares in which rare useless answers count
-	lostMemory = 1024 // memory for streams: enough to show a loss of one stream in a hundred
+	lostMemory = 1024 // memory for lost answers: enough to show a loss of one answer in a hundred
 	// minAnswers is the least number of answers for which a worker's share is compared.
 	minAnswers = 4
 	// minBadAnswers is the number of bad answers below which no worker is left out, because one or two may be chance.
@@ -110,11 +110,11 @@ const (
 	// sampled: even if refusals seem to be the requests' fault, one refusal in 16 gets a second opinion. This finds a
 	// worker that becomes useless while many requests are bad.
 	sampled = 16
-	// lostShare is the share of lost streams at which a worker is left out if the other workers have too few streams to
-	// compare with. Enough is a quarter of the worker's own number of streams, or 64 (the constant comparableStreams) if
-	// that is less. While the worker is left out, the other workers get streams, and can be compared later.
+	// lostShare is the share of lost answers at which a worker is left out if the other workers have too few answers to
+	// compare with. Enough is a quarter of the worker's own number of answers, or 64 (the constant comparableAnswers) if
+	// that is less. While the worker is left out, the other workers get requests, and can be compared later.
 	lostShare         = 0.02
-	comparableStreams = 64
+	comparableAnswers = 64
 	// worseMargin and worseFactor: a worker is not asked next if its share of useless answers exceeds the best worker's
 	// share by more than 0.03, and is more than 2 times as large.
 	worseMargin = 0.03
@@ -131,8 +131,8 @@ func (e *evidence) forget(gone func(fleet.WorkerID) bool) {
 	maps.DeleteFunc(e.streaks, func(id fleet.WorkerID, _ *streak) bool { return gone(id) })
 }
 
-// served records a good answer. streamed is true if the answer was a stream: only a stream can be lost.
-func (e *evidence) served(scope fleet.Scope, w *fleet.Worker, streamed bool) {
+// served records a good answer. losable is true if such an answer can be lost: a stream, or a generated text.
+func (e *evidence) served(scope fleet.Scope, w *fleet.Worker, losable bool) {
 	if !e.open.Load() {
 		return
 	}
@@ -145,7 +145,7 @@ func (e *evidence) served(scope fleet.Scope, w *fleet.Worker, streamed bool) {
 		c.long.note(0, longMemory)
 		c.blamed.note(0, memory)
 		c.blamedRow = 0
-		if streamed {
+		if losable {
 			c.lost.note(0, lostMemory)
 		}
 	}
@@ -227,8 +227,8 @@ func (e *evidence) lose(scope fleet.Scope, w *fleet.Worker, all []*fleet.Worker)
 	if own.lost.count() < minBadAnswers || !own.standsOut(best) {
 		return false
 	}
-	// With a smaller of, the streams after the worker's return count more than the old streams.
-	own.lost.of = min(own.lost.of, comparableStreams)
+	// With a smaller of, the answers after the worker's return count more than the old answers.
+	own.lost.of = min(own.lost.of, comparableAnswers)
 	return true
 }
 
@@ -239,7 +239,7 @@ func (c *conduct) standsOut(other share) bool {
 	if c.lost.of < memory {
 		return false
 	}
-	if other.of < min(c.lost.of/4, comparableStreams) {
+	if other.of < min(c.lost.of/4, comparableAnswers) {
 		return c.lost.part >= lostShare
 	}
 	p, n, q, m := c.lost.part, float64(c.lost.of), other.part, float64(other.of)

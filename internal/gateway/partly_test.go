@@ -29,6 +29,18 @@ func oneIn(n int, answer http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
+// everySecond gives answer to every second request, and serves the others.
+func everySecond(answer http.HandlerFunc) http.HandlerFunc {
+	var n atomic.Int64
+	return func(w http.ResponseWriter, r *http.Request) {
+		if n.Add(1)%2 == 0 {
+			answer(w, r)
+			return
+		}
+		plain(w, r)
+	}
+}
+
 // breaks closes the connection instead of answering.
 func breaks(_ http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body)
@@ -114,6 +126,79 @@ func TestAWorkerThatLosesStreamsIsLeftOut(t *testing.T) {
 				t.Errorf("%d of %d streams were lost", lost, requests)
 			}
 			f.idle(t)
+		})
+	}
+}
+
+// hollow is a complete answer without a text, for which the engine generated no token.
+const hollow = `{"choices":[{"index":0,"message":{"role":"assistant","content":""},"finish_reason":"stop"}],"usage":{"prompt_tokens":40,"completion_tokens":0}}`
+
+// The client has the empty answer, so another worker cannot give a better one. So only few requests may go to a worker
+// that gives empty answers sooner than the others give good ones.
+func TestAWorkerWithEmptyAnswersIsLeftOut(t *testing.T) {
+	requests := max(int64(*manyRequests), 2000)
+	if testing.Short() {
+		requests = 800
+	}
+	const empty = `{"id":"cmpl-1","choices":[{"index":0,"text":"","finish_reason":"stop"}],"usage":{"prompt_tokens":40,"completion_tokens":0}}`
+	const text = `{"id":"cmpl-1","choices":[{"index":0,"text":"hello","finish_reason":"stop"}],"usage":{"prompt_tokens":40,"completion_tokens":1}}`
+	for _, c := range []struct{ path, body, empty, good string }{
+		{"/v1/chat/completions", chat, hollow, whole}, {"/v1/completions", `{"model":"m","prompt":"hi"}`, empty, text},
+	} {
+		t.Run(c.path, func(t *testing.T) {
+			t.Parallel()
+			good := func(w http.ResponseWriter, r *http.Request) {
+				takes(r, 5*time.Millisecond)
+				answering(200, "application/json", c.good)(w, r)
+			}
+			ill := worker(t, answering(200, "application/json", c.empty))
+			f := serve(t, func(s *settings) { s.policy = "marginal" }, ill, worker(t, good), worker(t, good))
+			var next, lost atomic.Int64
+			var clients sync.WaitGroup
+			for range 16 {
+				clients.Go(func() {
+					for next.Add(1) <= requests {
+						if _, text := f.call(t, "POST", c.path, c.body, "Content-Type", "application/json"); text == c.empty {
+							lost.Add(1)
+						}
+					}
+				})
+			}
+			clients.Wait()
+			t.Logf("%d of %d answers were empty", lost.Load(), requests)
+			if lost.Load() > max(requests/100, 75) {
+				t.Errorf("%d of %d answers were empty", lost.Load(), requests)
+			}
+			f.idle(t)
+		})
+	}
+}
+
+// No worker is at fault for an empty answer if the request asks for no token, if all workers give empty answers to such
+// requests, or if the engine generated a token: the one that ends the answer.
+func TestAnEmptyAnswerMayBeRight(t *testing.T) {
+	noToken := strings.Replace(chat, "{", `{"max_tokens":0,`, 1)
+	atOnce := strings.Replace(hollow, `"completion_tokens":0`, `"completion_tokens":1`, 1)
+	for name, c := range map[string]struct {
+		body   string
+		others http.HandlerFunc
+		answer string
+	}{
+		"no token is asked for":          {noToken, plain, hollow},
+		"all workers answer the same":    {chat, everySecond(answering(200, "application/json", hollow)), hollow},
+		"the model ends its answer":      {chat, plain, atOnce},
+		"the engine reports no usage":    {chat, plain, hollow[:strings.Index(hollow, `,"usage"`)] + "}"},
+		"the answer is a call of a tool": {chat, plain, strings.Replace(whole, `"content":"hello"`, `"content":null,"tool_calls":[{"index":0,"id":"a","type":"function","function":{"name":"f","arguments":"{}"}}]`, 1)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := serve(t, func(s *settings) { s.policy = "round_robin" }, worker(t, everySecond(answering(200, "application/json", c.answer))), worker(t, c.others))
+			for i := range 200 {
+				f.post(t, c.body)
+				if out := f.fleet.Snapshot().Useless(0); len(out) > 0 {
+					t.Fatalf("request %d: the worker is left out: %+v", i, out)
+				}
+			}
 		})
 	}
 }

@@ -85,7 +85,7 @@ func (x *exchange) weigh(h fleet.Holder, w *fleet.Worker, last *proxy.Result) (a
 		switch {
 		case last.Class != proxy.Success:
 			x.observeScopes(h, fleet.OutcomeUnknown, k, now)
-		case last.FirstTokenAt.IsZero() && x.prepared.read.Stream: // the client has a stream without a token: the answer is lost
+		case x.hollow(last):
 			x.lose(h, w, now)
 		default:
 			x.believe(h, w, now)
@@ -129,6 +129,17 @@ func (x *exchange) weigh(h fleet.Holder, w *fleet.Worker, last *proxy.Result) (a
 	}
 	x.avoid(w, x.g.evidence.better(scope, x.untried(w)))
 	return true
+}
+
+// hollow reports whether a complete answer has no token, although the request asked for tokens. The client has the
+// answer, so it is lost. Of an answer in one piece the engine must say itself that it generated no token: if the model
+// ends its answer at once, vLLM and SGLang count the token that ends it.
+func (x *exchange) hollow(last *proxy.Result) bool {
+	p := &x.prepared.read
+	if !last.FirstTokenAt.IsZero() || p.NoAnswer {
+		return false
+	}
+	return p.Stream || x.dialect.Generates() && last.Usage.Seen && last.Usage.Completion == 0
 }
 
 // named reports whether only w could get the request, because the client named w or a rank that no other worker has.
@@ -296,7 +307,7 @@ func (x *exchange) believe(h fleet.Holder, w *fleet.Worker, now int64) {
 	if x.otherModel {
 		x.g.evidence.useless(scope, w, x.serving()) // recorded as for other workers, so that evidence.known can compare
 	} else {
-		x.g.evidence.served(scope, w, x.prepared.read.Stream)
+		x.g.evidence.served(scope, w, x.prepared.read.Stream || x.dialect.Generates())
 	}
 	x.observeScopes(h, fleet.OutcomeServed, good, now)
 	for _, d := range x.doubts {
