@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -30,6 +31,14 @@ type adapterLoad struct {
 	err     error              // set before done is closed; ready for api.WriteError
 	waiters int
 	why     string // what the load waits for, in words
+}
+
+// adapterWait is the wait of a request for a load.
+type adapterWait struct {
+	guest
+	load *adapterLoad
+	at   *list.Element // guarded by adapters.mu; nil when the request waits no longer
+	shed chan struct{} // closed when the place is needed for another tenant
 }
 
 // failedLoad is a load that failed.
@@ -68,14 +77,18 @@ func (a *adapters) loadFor(ctx context.Context, p *prepared, model string, body 
 	if loadedAt(a.g.Fleet.Snapshot(), model, p.route.Exclude, began.UnixNano()) {
 		return nil
 	}
-	outcome, err := a.await(ctx, p, model, int64(body))
+	who := guest{bytes: int64(body)}
+	if p.tenant != nil {
+		who.tenant = p.tenant.Name
+	}
+	outcome, err := a.await(ctx, p, model, who)
 	p.held += time.Since(began)
 	a.g.Telemetry.WaitedForAdapter(outcome, time.Since(began))
 	return err
 }
 
 // await waits until a worker has the adapter. outcome is the label of a metric.
-func (a *adapters) await(ctx context.Context, p *prepared, name string, body int64) (outcome string, err error) {
+func (a *adapters) await(ctx context.Context, p *prepared, name string, who guest) (outcome string, err error) {
 	patience := a.g.hold.cfg.Load().MaxWait
 	if patience == 0 { // requests are not held, but a load takes its time
 		patience = a.cfg.Load().Timeout
@@ -90,21 +103,23 @@ func (a *adapters) await(ctx context.Context, p *prepared, name string, body int
 		if one == nil { // a reload removed the adapter just now
 			return "failed", api.UnknownModel(name)
 		}
-		l, err := a.join(one, p.route.Exclude, body)
+		wait, err := a.join(one, p.route.Exclude, who)
 		if err != nil {
 			return "failed", err
 		}
 		select {
-		case <-l.done:
-			a.quit(l, body)
-			if l.err != nil {
-				return "failed", l.err
+		case <-wait.load.done:
+			a.quit(wait)
+			if wait.load.err != nil {
+				return "failed", wait.load.err
 			}
+		case <-wait.shed:
+			return "failed", api.HoldFull()
 		case <-ctx.Done():
-			a.quit(l, body)
+			a.quit(wait)
 			return "client_gone", ctx.Err()
 		case <-timer.C:
-			return "timeout", api.AdapterNotLoaded(name, "it was not loaded within "+patience.String()+": "+a.quit(l, body), loadPause)
+			return "timeout", api.AdapterNotLoaded(name, "it was not loaded within "+patience.String()+": "+a.quit(wait), loadPause)
 		}
 		if loadedAt(a.g.Fleet.Snapshot(), name, p.route.Exclude, time.Now().UnixNano()) {
 			return "loaded", nil
@@ -113,8 +128,8 @@ func (a *adapters) await(ctx context.Context, p *prepared, name string, body int
 }
 
 // join lets a request wait for the load of an adapter, which begins unless it is under way.
-func (a *adapters) join(one *Adapter, exclude []fleet.WorkerID, body int64) (*adapterLoad, error) {
-	held := a.g.hold.cfg.Load()
+func (a *adapters) join(one *Adapter, exclude []fleet.WorkerID, who guest) (*adapterWait, error) {
+	wait := &adapterWait{guest: who, shed: make(chan struct{})}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	f, failed := a.failed[one.Name]
@@ -123,12 +138,19 @@ func (a *adapters) join(one *Adapter, exclude []fleet.WorkerID, body int64) (*ad
 		return nil, errDraining
 	case failed && time.Now().Before(f.until):
 		return nil, f.err
-	case a.waiting >= held.MaxRequests || a.bytes+body > held.MaxBytes:
+	}
+	shed, ok := makeRoom(a.g, &a.waiting, a.bytes, &wait.guest, func(v any) *guest { return &v.(*adapterWait).guest })
+	if !ok {
 		return nil, api.HoldFull()
 	}
-	a.waiting++
-	a.bytes += body
-	a.g.Telemetry.Holding(1, body)
+	for _, v := range shed {
+		b := v.(*adapterWait)
+		a.remove(b)
+		close(b.shed)
+	}
+	wait.at = a.waiting.PushBack(wait)
+	a.bytes += wait.bytes
+	a.g.Telemetry.Holding(1, wait.bytes)
 	l := a.loads[one.Name]
 	if l == nil {
 		ctx, cancel := context.WithCancel(context.Background()) // not the request's: a load goes on when its client leaves
@@ -140,20 +162,30 @@ func (a *adapters) join(one *Adapter, exclude []fleet.WorkerID, body int64) (*ad
 		})
 	}
 	l.waiters++
-	return l, nil
+	wait.load = l
+	return wait, nil
 }
 
 // quit ends the wait of a request. It returns what the load waits for.
-func (a *adapters) quit(l *adapterLoad, body int64) string {
+func (a *adapters) quit(wait *adapterWait) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.waiting--
-	a.bytes -= body
-	a.g.Telemetry.Holding(-1, -body)
-	if l.waiters--; l.waiters == 0 {
+	a.remove(wait)
+	return wait.load.why
+}
+
+// remove undoes join, unless the request was shed meanwhile. a.mu is held.
+func (a *adapters) remove(wait *adapterWait) {
+	if wait.at == nil {
+		return
+	}
+	a.waiting.Remove(wait.at)
+	wait.at = nil
+	a.bytes -= wait.bytes
+	a.g.Telemetry.Holding(-1, -wait.bytes)
+	if wait.load.waiters--; wait.load.waiters == 0 {
 		a.wake()
 	}
-	return l.why
 }
 
 // end records the end of a load.

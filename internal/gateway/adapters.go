@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"container/list"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,8 +49,8 @@ type adapters struct {
 	busy    map[fleet.WorkerID]bool // the workers that carry out an order
 	failed  map[string]failedLoad   // the last load of an adapter, if it failed
 	paths   map[fleet.WorkerID]map[string]string
-	waiting int   // number of requests that wait for an adapter
-	bytes   int64 // memory of their bodies
+	waiting list.List // of *adapterWait: the requests that wait for an adapter, the newest last
+	bytes   int64     // memory of their bodies
 	clock   uint64
 	changed chan struct{} // closed and replaced when a load could go on
 	over    bool          // the process ends: nothing is loaded any more

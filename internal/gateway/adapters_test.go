@@ -307,6 +307,60 @@ func TestRequestsForOneAdapterShareItsLoad(t *testing.T) {
 	}
 }
 
+// The places in which requests wait for adapters are shared as those of the hold: the newest requests of the tenant that
+// has the greater part make room for another tenant.
+func TestATenantCannotKeepOthersFromWaitingForAdapters(t *testing.T) {
+	e := startAdapterEngine(t, "/v1")
+	e.gate = make(chan struct{})
+	_, change := withTenants(tenant.Config{Name: "flood", KeysSHA256: hashed("f")}, tenant.Config{Name: "light", KeysSHA256: hashed("l")})
+	f := serveAdapters(t, onDemand("sql", "law"), func(s *settings) {
+		change(s)
+		s.gateway.Hold = gateway.HoldConfig{MaxWait: time.Minute, MaxRequests: 4, MaxBytes: 10_000}
+	}, e)
+	type answered struct {
+		status int
+		text   string
+	}
+	send := func(model, key string) <-chan answered {
+		out := make(chan answered, 1)
+		go func() { // its answer is received below
+			resp, text, err := f.try(context.Background(), naming(model), "X-Api-Key", key)
+			if err != nil {
+				out <- answered{text: err.Error()}
+				return
+			}
+			out <- answered{resp.StatusCode, text}
+		}()
+		return out
+	}
+	var floods []<-chan answered
+	for i := range 4 {
+		floods = append(floods, send("sql", "f"))
+		testenv.Until(t, "the request waits", func() bool { return strings.Contains(f.metrics(t), fmt.Sprint("warmpath_held_requests ", i+1)) })
+	}
+	refused := func(of <-chan answered) {
+		t.Helper()
+		if a := <-of; a.status != 503 || !strings.Contains(a.text, "hold_full") {
+			t.Errorf("%+v, want hold_full", a)
+		}
+	}
+	refused(send("law", "f")) // no more for the flood
+	lights := []<-chan answered{send("law", "l")}
+	refused(floods[3])
+	lights = append(lights, send("sql", "l"))
+	refused(floods[2])
+	refused(send("law", "l")) // beyond the tenant's share
+	close(e.gate)
+	for _, kept := range append(floods[:2], lights...) {
+		if a := <-kept; a.status != 200 {
+			t.Errorf("a request that kept its place: %+v", a)
+		}
+	}
+	if !strings.Contains(f.metrics(t), "warmpath_held_requests 0\n") || !strings.Contains(f.metrics(t), "warmpath_held_bytes 0\n") {
+		t.Error("the metrics still count held requests")
+	}
+}
+
 func TestALoadThatFailsGoesToTheNextWorker(t *testing.T) {
 	bad := func(e *adapterEngine) *adapterEngine {
 		e.refuse = func(string) (int, string) { return 500, `{"error":{"message":"out of memory"}}` }
