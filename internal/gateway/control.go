@@ -41,6 +41,12 @@ const (
 	ordersAtOnce = 32
 	// idleEvery is the time between two looks whether a worker has requests.
 	idleEvery = 50 * time.Millisecond
+	// settleTime is for how long no request must be under way at a worker before SGLang may be sent to sleep, unless
+	// SGLang itself reports that it is idle. SGLang looks every 4 s whether a client has left
+	// (SGLANG_REQUEST_STATE_WAIT_TIMEOUT), and computes the request until then.
+	settleTime = 5 * time.Second
+	// askedFor is the age of a report of load at most: it may describe the engine as it was that long ago.
+	askedFor = time.Second
 	// maxReply is how much of a worker's answer is shown.
 	maxReply = 1 << 10
 )
@@ -136,21 +142,40 @@ func (g *Gateway) named(query url.Values) ([]*fleet.Worker, error) {
 
 // carryOut tells a worker to carry out an order. named says that the order is for this worker alone.
 //
-// SGLang ends if it has requests when it is sent to sleep, or if it is woken while it is awake: both break a condition
-// in its scheduler [SGLang 0.5.23, srt/managers/scheduler_components/weight_updater.py].
+// SGLang ends if it has requests when it is sent to sleep, or if it is told twice to sleep or to wake up: each breaks a
+// condition in its scheduler [SGLang 0.5.23, srt/managers/scheduler_components/weight_updater.py].
 func (g *Gateway) carryOut(ctx context.Context, w *fleet.Worker, o *order, query url.Values, named bool) carriedOut {
+	if o.path != "/flush_cache" {
+		if other, under := g.ordered.LoadOrStore(w.ID, o.path); under {
+			return carriedOut{Worker: w.URL, Answer: fmt.Sprintf("it was not told, because the order %s is under way there; try again after the "+
+				"answer to that order", other)}
+		}
+		defer g.ordered.Delete(w.ID)
+		if w = g.Fleet.Snapshot().ByID(w.ID); w == nil { // an order before this one may have changed its state
+			return carriedOut{Answer: "it was not told, because it has left the fleet"}
+		}
+	}
 	sglang, path := w.Facts.Engine == fleet.EngineSGLang, o.vllm
 	if sglang {
 		path = o.sglang
 	}
-	if sglang && o.path == "/wake_up" && !w.Asleep && !named {
-		return carriedOut{Worker: w.URL, OK: true, Answer: "it was not told, because the router did not send it to sleep, and SGLang " +
-			"ends if it is woken while it is awake; to tell it all the same, name it: ?worker=URL"}
+	if sglang && !named {
+		told := carriedOut{Worker: w.URL, OK: true}
+		switch {
+		case o.path == "/wake_up" && !w.Asleep:
+			told.Answer = "it was not told, because the router did not send it to sleep, and SGLang ends if it is woken while it is awake; " +
+				"to tell it all the same, name it: ?worker=URL"
+			return told
+		case o.path == "/sleep" && w.Asleep && !query.Has("tags"): // with tags it may fall asleep in parts
+			told.Answer = "it was not told, because it sleeps, and SGLang ends if it is sent to sleep twice; " +
+				"to tell it all the same, name it: ?worker=URL"
+			return told
+		}
 	}
 	if o.path == "/sleep" {
 		g.Fleet.SetAsleep(w.ID, true) // before the engine falls asleep, so that it gets no further request
 		if sglang && !g.idle(ctx, w) {
-			g.Fleet.SetAsleep(w.ID, false)
+			g.Fleet.SetAsleep(w.ID, w.Asleep)
 			return carriedOut{Worker: w.URL, Answer: "it was not told, because it has requests under way, and SGLang ends if it is sent to sleep then"}
 		}
 	}
@@ -168,7 +193,7 @@ func (g *Gateway) carryOut(ctx context.Context, w *fleet.Worker, o *order, query
 	}
 	switch {
 	case o.path == "/sleep" && !out.OK && result.Status != 0:
-		g.Fleet.SetAsleep(w.ID, false) // it refused; without an answer it may sleep
+		g.Fleet.SetAsleep(w.ID, w.Asleep) // it refused; without an answer it may sleep
 	case o.path == "/wake_up" && out.OK && !g.stillAsleep(ctx, w, query):
 		g.Fleet.SetAsleep(w.ID, false)
 	}
@@ -195,20 +220,43 @@ func (g *Gateway) tell(ctx context.Context, w *fleet.Worker, path string, query 
 	return g.Client.Forward(ctx, &a)
 }
 
-// idle waits until no request of this router is under way at a worker. It returns false if ctx ends first.
+// idle waits until no request is under way at an SGLang worker. It returns false if ctx ends first.
 func (g *Gateway) idle(ctx context.Context, w *fleet.Worker) bool {
 	tick := time.NewTicker(idleEvery)
 	defer tick.Stop()
+	var since time.Time // when the last request of this router had ended; zero: one is under way
 	for {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-tick.C: // not at once: a decision that used an earlier snapshot may still add a request
-			if requestsAt(g.Fleet.Snapshot(), w) == 0 {
+		case now := <-tick.C: // not at once: a decision that used an earlier snapshot may still add a request
+			snap := g.Fleet.Snapshot()
+			switch {
+			case requestsAt(snap, w) > 0:
+				since = time.Time{}
+				continue
+			case since.IsZero():
+				since = now
+			}
+			requests, reported := reportedAfter(snap, w, since.Add(askedFor))
+			if reported && requests == 0 || !reported && now.Sub(since) >= g.settle {
 				return true
 			}
 		}
 	}
+}
+
+// reportedAfter returns how many requests the engine has, by its reports after the given time. reported is false if a
+// rank has made no report since.
+func reportedAfter(snap *fleet.Snapshot, w *fleet.Worker, after time.Time) (requests int64, reported bool) {
+	for _, h := range w.Holders {
+		r := snap.LoadAt(h, after.UnixNano()).Reported
+		if r.At < after.UnixNano() {
+			return 0, false
+		}
+		requests += r.Running + r.Waiting
+	}
+	return requests, true
 }
 
 // stillAsleep reports whether a worker that was told to wake up still sleeps. With tags an engine wakes up in parts:

@@ -10,8 +10,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/gateway"
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
@@ -274,6 +276,65 @@ func TestSGLangIsToldOnlyWhatItSurvives(t *testing.T) {
 	}
 	if want := []string{"POST /resume_memory_occupation", "POST /v1/chat/completions", "POST /release_memory_occupation"}; !slices.Equal(o.told, want) {
 		t.Errorf("told %q, want %q", o.told, want)
+	}
+}
+
+// SGLang ends also if it is told twice to sleep or to wake up. So an order does not begin while another one is under
+// way, and a worker that sleeps is not sent to sleep.
+func TestSGLangIsToldEachOrderOnce(t *testing.T) {
+	o := obeys(t)
+	o.hold = make(chan struct{})
+	f := serve(t, func(s *settings) { s.facts = sglang }, o.url)
+	slept := make(chan told, 1)
+	go func() { _, _, _ = f.try(t.Context(), chat) }()
+	testenv.Until(t, "the request is under way", func() bool { return f.fleet.Snapshot().Load(0).Requests == 1 })
+	go func() { slept <- f.order(t, "/sleep") }()
+	testenv.Until(t, "the order waits", func() bool { return f.fleet.Snapshot().Workers()[0].Asleep })
+	for _, path := range []string{"/wake_up", "/sleep", "/wake_up?worker=" + o.url} {
+		if a := f.order(t, path); a.status != 502 || !strings.Contains(a.Workers[0].Answer, "the order /sleep is under way") || !f.fleet.Snapshot().Workers()[0].Asleep {
+			t.Errorf("%s while an order waits: %+v", path, a)
+		}
+	}
+	close(o.hold)
+	if a := <-slept; a.status != 200 || o.last() != "POST /release_memory_occupation" {
+		t.Errorf("%+v; told %q", a, o.last())
+	}
+	n := len(o.told)
+	if a := f.order(t, "/sleep"); a.status != 200 || len(o.told) != n || !strings.Contains(a.Workers[0].Answer, "?worker=URL") {
+		t.Errorf("sent to sleep twice: %+v; told %q", a, o.told)
+	}
+	if f.order(t, "/sleep?tags=weights"); len(o.told) != n+1 {
+		t.Errorf("sent to sleep in parts, it was told %q", o.told)
+	}
+	// A refusal changes nothing: the worker sleeps still.
+	o.code = 400
+	if a := f.order(t, "/sleep?worker="+o.url); a.status != 502 || len(o.told) != n+2 || !f.fleet.Snapshot().Workers()[0].Asleep {
+		t.Errorf("%+v; told %q", a, o.told)
+	}
+}
+
+// SGLang computes a request for some seconds after its client has left.
+func TestSGLangSleepsAfterTheLastAbandonedRequest(t *testing.T) {
+	o := obeys(t)
+	f := serve(t, func(s *settings) { s.facts = sglang }, o.url)
+	gateway.Settle(f.Gateway, time.Hour)
+	slept := make(chan told, 1)
+	go func() { slept <- f.order(t, "/sleep") }()
+	testenv.Until(t, "no further request goes to the worker", func() bool { return f.fleet.Snapshot().Workers()[0].Asleep })
+	report := func(running int64, at time.Time) {
+		f.fleet.Report(0, fleet.Reported{At: at.UnixNano(), Running: running})
+	}
+	report(0, time.Now().Add(-time.Minute)) // from before the order
+	report(1, time.Now().Add(time.Minute))
+	if o.last() != "" {
+		t.Errorf("told %q while it has a request", o.last())
+	}
+	testenv.Until(t, "the worker is told after a report without requests", func() bool {
+		report(0, time.Now().Add(time.Minute))
+		return o.last() == "POST /release_memory_occupation"
+	})
+	if a := <-slept; a.status != 200 {
+		t.Errorf("%+v", a)
 	}
 }
 

@@ -80,3 +80,6 @@ func AllPaths() (paths []string) {
 	}
 	return paths
 }
+
+// Settle sets for how long no request must be under way at an SGLang that is sent to sleep.
+func Settle(g *Gateway, d time.Duration) { g.settle = d }

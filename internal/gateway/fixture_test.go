@@ -94,6 +94,7 @@ func serve(t testing.TB, change func(*settings), workers ...string) *fixture {
 		s.parts(&parts)
 	}
 	f.Gateway = gateway.New(s.gateway, parts)
+	gateway.Settle(f.Gateway, 0)
 	// A test with this budget needs ids, also on a busy machine. The longer a token takes to compute, the longer a
 	// request waits for ids.
 	if s.tokens.Budget >= time.Second {

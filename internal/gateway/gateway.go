@@ -80,8 +80,10 @@ type Gateway struct {
 	opinions   *budget // budget for second opinions on refusals
 	rescues    *budget // budget for moving requests away from workers that seem to be frozen
 	responses  madeResponses
-	changed    atomic.Int64 // when the log named the changing line last, in Unix nanoseconds
-	rosters    sync.Map     // fleet.WorkerID → *roster
+	changed    atomic.Int64  // when the log named the changing line last, in Unix nanoseconds
+	rosters    sync.Map      // fleet.WorkerID → *roster
+	ordered    sync.Map      // fleet.WorkerID → the path of the order /sleep or /wake_up that is under way there
+	settle     time.Duration // settleTime, shorter in tests
 
 	shadowLookups atomic.Int32   // lookups under way for shadow policies, at most maxShadowLookups
 	lookingUp     sync.WaitGroup // the goroutines of these lookups
@@ -90,7 +92,7 @@ type Gateway struct {
 // New returns a Gateway. It starts nothing. Requests may not choose their policy until AllowPolicies lists policies.
 // They have no service levels until UseServiceLevels is called.
 func New(cfg Config, parts Parts) *Gateway {
-	g := &Gateway{Parts: parts, cfg: cfg, identity: newIdentity(&cfg), opinions: newBudget(), rescues: newBudget()}
+	g := &Gateway{Parts: parts, cfg: cfg, identity: newIdentity(&cfg), opinions: newBudget(), rescues: newBudget(), settle: settleTime}
 	g.SampleShadow(parts.ShadowSample)
 	g.AllowPolicies(nil)
 	g.UseServiceLevels(ServiceLevels{})
