@@ -336,7 +336,7 @@ func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g
 		a.adminAddress = back.Addr()
 	}
 	close(a.listening)
-	a.log.Info("serving", "listen", a.address.String(), "admin", addr(a.adminAddress), "policy", cfg.Policy, "workers", len(cfg.Workers))
+	a.log.Info("serving", "listen", a.address.String(), "admin", addr(a.adminAddress), "policy", cfg.Policy, "workers", len(cfg.Workers)+len(cfg.FileWorkers))
 
 	rest, stopRest := context.WithCancel(context.WithoutCancel(ctx)) // stopRest ends the other components, after the gateway
 	defer stopRest()
