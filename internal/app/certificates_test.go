@@ -8,10 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/warmpath/warmpath/internal/app"
+	"github.com/warmpath/warmpath/internal/config"
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
@@ -137,4 +139,45 @@ func TestANewCertificateIsUsedWithoutARestart(t *testing.T) {
 	if _, _, serial := get(t, kept, url); serial != 100 {
 		t.Errorf("the open connection was dropped: its serial is %d", serial)
 	}
+}
+
+// A broken certificate keeps a new configuration from being used. The router tries again at each look, and says so once.
+func TestABrokenCertificateFillsNoLogWhileTheFileWaits(t *testing.T) {
+	s := secure(t)
+	file := filepath.Join(filepath.Dir(s.cert), "f.yaml")
+	write := func(path, text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(file, "workers: []")
+	var tries atomic.Int32
+	cfg := settings(engine(t, nil))
+	cfg.WatchInterval = 10 * time.Millisecond
+	cfg.TLS.CertFile, cfg.TLS.KeyFile = s.cert, s.key
+	if err := cfg.TLS.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	log := &testenv.Buffer{}
+	r := startWith(t, cfg, app.Options{Log: slog.New(slog.NewTextHandler(log, nil)), File: file, Load: func() (*config.Config, error) {
+		tries.Add(1)
+		return cfg, nil
+	}})
+	get(t, s.client(t, nil), "https://"+r.Addr().String()+"/health") // the router watches its files
+	write(s.cert, "broken")
+	r.wait("the log names the certificate", func() bool { return strings.Contains(log.String(), `files="a certificate"`) })
+	write(file, "workers: [] # changed")
+	r.wait("the log names the configuration", func() bool { return strings.Contains(log.String(), `files="the configuration"`) })
+	for range 3 {
+		_, before, _ := strings.Cut(r.scrape(), "\nwarmpath_reloads_total")
+		r.wait("the router tries again", func() bool {
+			_, now, _ := strings.Cut(r.scrape(), "\nwarmpath_reloads_total")
+			return now[:strings.Index(now, "ok")] != before[:strings.Index(before, "ok")]
+		})
+	}
+	if n := strings.Count(log.String(), `files="the configuration"`); n != 1 {
+		t.Errorf("the log names the configuration %d times", n)
+	}
+	s.authority.Issue(s.cert, s.key, 101)
+	r.wait("the new configuration is in force", func() bool { return tries.Load() == 1 })
 }

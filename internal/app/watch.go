@@ -13,6 +13,9 @@ type watch struct {
 	seen   func() looks // the files before they were last read
 	reload func() error
 	before looks // the files at the last look
+
+	told   string // the error that the log named last
+	toldOf looks  // the files at that moment
 }
 
 // watchFiles reads the files of the configuration and of certificates again when they have changed, until ctx ends. It
@@ -43,7 +46,7 @@ func (a *App) watchFiles(ctx context.Context, interval time.Duration) error {
 			if !w.changed() {
 				continue
 			}
-			if err := w.reload(); err != nil {
+			if err := w.reload(); err != nil && w.news(err) {
 				a.log.Error("files changed and cannot be used: the old ones stay in force until the files change again", "files", w.what, "error", err)
 			}
 		}
@@ -51,12 +54,23 @@ func (a *App) watchFiles(ctx context.Context, interval time.Duration) error {
 }
 
 // changed looks at the files, and reports whether they differ from what was read. A file that is being written changes
-// between two looks, or is missing at one of them. So changed waits until two looks in a row see the same files.
+// between two looks, or is missing at one of them. So changed waits until two looks in a row see the same files. A file
+// that is missing at both counts as a change: the reload then says so, in place of an eternal silence.
 func (w *watch) changed() bool {
 	now := look(w.files())
-	settled := now.equal(w.before) && now.complete()
+	settled := now.equal(w.before)
 	w.before = now
 	return settled && !now.equal(w.seen())
+}
+
+// news reports whether the log has not yet named this error of the files as they are. A file of the configuration is
+// read at each look while a certificate is broken, because it can be used as soon as the certificate is corrected.
+func (w *watch) news(err error) bool {
+	if err.Error() == w.told && w.before.equal(w.toldOf) {
+		return false
+	}
+	w.told, w.toldOf = err.Error(), w.before
+	return true
 }
 
 // files returns the paths of the files that a reload reads.
@@ -101,16 +115,6 @@ func look(paths []string) looks {
 		all = append(all, fileLook{path, info})
 	}
 	return all
-}
-
-// complete reports whether all files are there.
-func (l looks) complete() bool {
-	for _, f := range l {
-		if f.info == nil {
-			return false
-		}
-	}
-	return true
 }
 
 func (l looks) equal(o looks) bool {

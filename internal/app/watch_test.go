@@ -134,3 +134,32 @@ func TestATenantsFileThatChangesIsReloaded(t *testing.T) {
 	_ = f.Close()
 	r.wait("the further tenant is in force", func() bool { return strings.Contains(log.String(), "tenants: 2, 1 added, 0 changed, 0 removed") })
 }
+
+// Nothing is reloaded while a file is missing. Without a word about it, an operator would wait for the next change in
+// vain.
+func TestAFileThatIsMissingIsNamedInTheLog(t *testing.T) {
+	dir := t.TempDir()
+	file, list := filepath.Join(dir, "f.yaml"), filepath.Join(dir, "workers.yaml")
+	write := func(path string, text []byte) {
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(list, []byte("workers: []\n"))
+	r, log, text, status := watched(t, file)
+	write(file, text("tenants: []\nworkers_file: "+list))
+	r.wait("the list is in force", func() bool { return strings.Contains(log.String(), "configuration reloaded") })
+	if err := os.Remove(list); err != nil {
+		t.Fatal(err)
+	}
+	r.wait("the log names the missing file", func() bool { return strings.Contains(log.String(), "workers_file: open "+list) })
+	if got := status(); got != http.StatusOK {
+		t.Errorf("without the list the gateway answers %d", got)
+	}
+	write(list, []byte("workers: []\n"))
+	write(file, text(oneTenant))
+	r.wait("the next change is in force", func() bool { return status() == http.StatusUnauthorized })
+	if n := strings.Count(log.String(), "files changed and cannot be used"); n > 2 { // 2: the files do not change at the same moment
+		t.Errorf("the log names the missing file %d times", n)
+	}
+}
