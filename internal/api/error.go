@@ -246,10 +246,9 @@ func KeyUnknown() *Error {
 		Message: "the API key is not known here: check it, or ask the operator to add its SHA-256 to the tenants"}
 }
 
-// TokenInvalid returns the error for a token that is not valid (401).
-func TokenInvalid() *Error {
-	return &Error{Status: http.StatusUnauthorized, Type: typeInvalid, Code: "invalid_token",
-		Message: "the token is not valid here: its time (exp) is over or missing, or its signature, issuer or audience is another; get a new one"}
+// TokenInvalid returns the error for a token that is not valid (401). why has the form "the token is not valid: …".
+func TokenInvalid(why error) *Error {
+	return &Error{Status: http.StatusUnauthorized, Type: typeInvalid, Code: "invalid_token", Message: why.Error() + "; get a new one"}
 }
 
 // TokenUnnamed returns the error for a token that has no text in the claim that names the tenant (401).

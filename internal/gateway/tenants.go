@@ -78,7 +78,7 @@ func (g *Gateway) tenantOfToken(token string) (*tenant.Tenant, error) {
 	case errors.Is(err, tenant.ErrNoClaim):
 		return nil, api.TokenUnnamed(g.Issuer.Claim())
 	case err != nil:
-		return nil, api.TokenInvalid()
+		return nil, api.TokenInvalid(err)
 	}
 	t := g.Tenants.ByName(name)
 	if t == nil {

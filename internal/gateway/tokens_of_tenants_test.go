@@ -78,7 +78,7 @@ func TestATokenOfTheIssuerNamesTheTenant(t *testing.T) {
 	check(token("named"), 200, "")
 	check(token("stranger"), 401, "unknown_tenant")
 	check(token(""), 401, `its claim \"org\" is missing or is no text`)
-	check(good[:len(good)-8]+"AAAAAAAA", 401, "invalid_token")
+	check(good[:len(good)-8]+"AAAAAAAA", 401, "the token is not valid: its signature is wrong")
 	check("sk-unknown", 401, "invalid_api_key")
 	if rec := f.last(t, 3); rec.Tenant != "named" {
 		t.Errorf("the tenant is %q", rec.Tenant)

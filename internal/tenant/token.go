@@ -90,10 +90,22 @@ var (
 	ErrNoToken = errors.New("not a token")
 	// ErrNoKeys says that the issuer has not been reached yet.
 	ErrNoKeys = errors.New("the issuer's keys are not known yet")
-	// ErrInvalidToken says that a token is not valid: its signature, its time, its issuer or its audience.
+	// ErrInvalidToken says that a token is not valid. Its causes are the errors below.
 	ErrInvalidToken = errors.New("the token is not valid")
 	// ErrNoClaim says that a token of the issuer, with a good signature, has no text in the claim that names the tenant.
 	ErrNoClaim = errors.New("the token names no tenant")
+)
+
+// Causes of ErrInvalidToken. They do not say what would be valid, and whoever holds a token can read its claims.
+var (
+	errAlgorithm  = fmt.Errorf("%w: its signature is of an algorithm (alg) that is not accepted here", ErrInvalidToken)
+	errUnknownKey = fmt.Errorf("%w: the issuer has no key of this id (kid)", ErrInvalidToken)
+	errSignature  = fmt.Errorf("%w: its signature is wrong, or the issuer's key is for something else", ErrInvalidToken)
+	errIssuer     = fmt.Errorf("%w: it is of another issuer (iss)", ErrInvalidToken)
+	errAudience   = fmt.Errorf("%w: it is for another audience (aud)", ErrInvalidToken)
+	errEndless    = fmt.Errorf("%w: it has no end (exp)", ErrInvalidToken)
+	errEarly      = fmt.Errorf("%w: its time has not begun (nbf)", ErrInvalidToken)
+	errOver       = fmt.Errorf("%w: its time is over (exp)", ErrInvalidToken)
 )
 
 // Tenant returns the name of the tenant in a token that is valid now. A token that is not signed with a known key costs
@@ -114,8 +126,11 @@ func (t *Issuer) Tenant(token string, now time.Time) (string, error) {
 		}
 		t.remember(d, v)
 	}
-	if now.Before(v.before.Add(-t.cfg.ClockSkew)) || now.After(v.until.Add(t.cfg.ClockSkew)) {
-		return "", ErrInvalidToken
+	switch {
+	case now.Before(v.before.Add(-t.cfg.ClockSkew)):
+		return "", errEarly
+	case now.After(v.until.Add(t.cfg.ClockSkew)):
+		return "", errOver
 	}
 	return v.tenant, nil
 }
@@ -123,6 +138,9 @@ func (t *Issuer) Tenant(token string, now time.Time) (string, error) {
 // verify checks all of a token but its time.
 func (t *Issuer) verify(token string, keys *jose.JSONWebKeySet) (v verified, err error) {
 	parsed, err := jwt.ParseSigned(token, t.algorithms)
+	if unexpected := new(jose.ErrUnexpectedSignatureAlgorithm); errors.As(err, &unexpected) {
+		return v, errAlgorithm
+	}
 	if err != nil || len(parsed.Headers) != 1 {
 		return v, ErrNoToken
 	}
@@ -133,7 +151,7 @@ func (t *Issuer) verify(token string, keys *jose.JSONWebKeySet) (v verified, err
 	candidates := keys.Key(parsed.Headers[0].KeyID)
 	if len(candidates) == 0 {
 		t.ask()
-		return v, ErrInvalidToken
+		return v, errUnknownKey
 	}
 	var claims jwt.Claims
 	all := map[string]any{}
@@ -146,8 +164,13 @@ func (t *Issuer) verify(token string, keys *jose.JSONWebKeySet) (v verified, err
 		if parsed.Claims(k.Key, &claims, &all) != nil {
 			continue
 		}
-		if claims.Expiry == nil || claims.Issuer != t.cfg.Issuer || !claims.Audience.Contains(t.cfg.Audience) {
-			return v, ErrInvalidToken
+		switch {
+		case claims.Issuer != t.cfg.Issuer:
+			return v, errIssuer
+		case !claims.Audience.Contains(t.cfg.Audience):
+			return v, errAudience
+		case claims.Expiry == nil:
+			return v, errEndless
 		}
 		name, _ := all[t.cfg.TenantClaim].(string)
 		if name == "" {
@@ -159,7 +182,7 @@ func (t *Issuer) verify(token string, keys *jose.JSONWebKeySet) (v verified, err
 		}
 		return v, nil
 	}
-	return v, ErrInvalidToken
+	return v, errSignature
 }
 
 func (t *Issuer) remember(d digest, v verified) {

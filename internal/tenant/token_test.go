@@ -111,6 +111,8 @@ func TestATokenNamesItsTenantOnlyIfAllOfItIsValid(t *testing.T) {
 	for after, want := range map[time.Duration]error{-30 * time.Second: nil, -2 * time.Minute: ErrInvalidToken, time.Hour + 30*time.Second: nil, time.Hour + 2*time.Minute: ErrInvalidToken} {
 		if _, err := tokens.Tenant(good, now.Add(after)); !errors.Is(err, want) {
 			t.Errorf("after %v: %v, want %v", after, err, want)
+		} else if over := after > 0; err != nil && strings.Contains(err.Error(), "is over") != over {
+			t.Errorf("after %v: %v", after, err)
 		}
 	}
 	stranger, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -142,7 +144,17 @@ func TestATokenNamesItsTenantOnlyIfAllOfItIsValid(t *testing.T) {
 		if err == nil {
 			t.Errorf("%s: the tenant is %q", name, got)
 		}
+		if why := refusals[name]; why != "" && (!errors.Is(err, ErrInvalidToken) || !strings.Contains(err.Error(), why)) {
+			t.Errorf("%s: %v, want %q", name, err, why)
+		}
 	}
+}
+
+// refusals are the words in which the client learns what is wrong with its token.
+var refusals = map[string]string{
+	"another audience": "(aud)", "another issuer": "(iss)", "no end": "no end (exp)", "an unknown key": "(kid)",
+	"another key": "signature is wrong", "a changed claim": "signature is wrong",
+	"a public key as a shared secret": "(alg)", "no signature": "(alg)",
 }
 
 func TestKeysAreReadAgainAndSurviveTheIssuersAbsence(t *testing.T) {
