@@ -100,12 +100,18 @@ func explain(c *cobra.Command, f *explainFlags) error {
 	}
 	if err == nil && slices.ContainsFunc(all.Policies, func(e *admin.Explanation) bool { return e.Worker == "" && !e.Queued }) {
 		err = errNoChoice
+		if !slices.ContainsFunc(all.Policies, func(e *admin.Explanation) bool { return len(e.Candidates) > 0 }) {
+			err = errNoCandidate
+		}
 	}
 	return err
 }
 
-// errNoChoice makes the command explain exit with code 1, so that a script sees that the request would fail.
-var errNoChoice = errors.New("no worker can be chosen: WHY says the reason for each worker")
+// These errors make the command explain exit with code 1, so that a script sees that no worker is chosen now.
+var (
+	errNoChoice    = errors.New("no worker can be chosen: WHY says the reason for each worker")
+	errNoCandidate = errors.New("no worker can be chosen: the first lines say why")
+)
 
 // ask posts body to the admin listener and returns its answer. Errors say what to do next.
 func (f *explainFlags) ask(ctx context.Context, body []byte) ([]byte, error) {

@@ -53,7 +53,8 @@ func chosen(e *admin.Explanation) string {
 
 // writeHead prints the decision in words. origin says where the token ids come from.
 func writeHead(w io.Writer, e *admin.Explanation, origin string) {
-	fmt.Fprintf(w, "%s chooses %s: %s (%s)\n", e.Policy, chosen(e), e.Branch, e.Reason)
+	// No policy is asked if an adapter is loaded first.
+	fmt.Fprintf(w, "%s chooses %s: %s (%s)\n", cmp.Or(e.Policy, "the router"), chosen(e), e.Branch, e.Reason)
 	if e.Error != "" {
 		fmt.Fprintf(w, "  %s\n", e.Error)
 	}
@@ -64,6 +65,9 @@ func writeHead(w io.Writer, e *admin.Explanation, origin string) {
 	model := e.Base
 	if e.LoRA != "" {
 		model += " with adapter " + e.LoRA
+	}
+	if e.AskedModel != "" {
+		model += " in place of " + e.AskedModel
 	}
 	fmt.Fprintf(w, "  model %s, %s, %d matched, %d predicted", model, tokens, e.MatchTokens, e.PredictedTokens)
 	if e.AtRiskTokens > 0 {

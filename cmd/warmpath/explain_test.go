@@ -31,7 +31,7 @@ func TestExplanationsArePrintedAsTables(t *testing.T) {
 				Pace: fleet.Pace{Factor: 1}, LeftOut: "saturated", Why: "saturated"},
 		},
 	}
-	none := &admin.Explanation{Base: "m", LoRA: "sql", Policy: "least_load", Branch: "none", Reason: "no worker can be used", Error: "no worker",
+	none := &admin.Explanation{Base: "m", LoRA: "sql", AskedModel: "sql-4", Policy: "least_load", Branch: "none", Reason: "no worker can be used", Error: "no worker",
 		TokenSource: "timeout", TokenOrigin: "no answer came. The engines are asked; what to do: name the files", PromptTokens: 1000}
 	var out bytes.Buffer
 	if err := writeExplanations(&out, &admin.Explanations{Policies: []*admin.Explanation{kv, none}}); err != nil {
@@ -51,7 +51,7 @@ func TestExplanationsArePrintedAsTables(t *testing.T) {
 
 least_load chooses nobody: none (no worker can be used)
   no worker
-  model m with adapter sql, about 1000 prompt tokens (timeout), 0 matched, 0 predicted
+  model m with adapter sql in place of sql-4, about 1000 prompt tokens (timeout), 0 matched, 0 predicted
   no answer came
   service levels none
    WORKER  RANK  MATCH   TIERS   PREDICTED  AT RISK  UNCACHED  CACHE TRUST  REQUESTS  PREFILL  BACKLOG  PACE   SCORE  WHY
@@ -151,10 +151,14 @@ func TestExplainSaysWhatToDoWhenItCannotAsk(t *testing.T) {
 	for _, one := range []string{"", `"queued":true,`} { // a request that would wait is not a failure
 		status, answer = 200, `{"policy":"kv_aware",`+one+`"candidates":[]}`
 		for _, args := range [][]string{nil, {"--json"}} {
-			if out, err := run("{}", args...); errors.Is(err, errNoChoice) == (one != "") || !strings.Contains(out, "kv_aware") {
+			if out, err := run("{}", args...); errors.Is(err, errNoCandidate) == (one != "") || !strings.Contains(out, "kv_aware") {
 				t.Errorf("%s %v: %v\n%s", answer, args, err, out)
 			}
 		}
+	}
+	status, answer = 200, `{"branch":"none","reason":"not loaded","candidates":[{"worker":"http://a:1"}]}`
+	if out, err := run("{}"); !errors.Is(err, errNoChoice) || !strings.HasPrefix(out, "the router chooses nobody") {
+		t.Errorf("%v\n%s", err, out)
 	}
 	t.Setenv(config.EnvAdminKey, "")
 	status, answer = 401, `{}`
