@@ -101,6 +101,27 @@ func TestAnEndpointOfTheEnvironmentIsCheckedAtTheStart(t *testing.T) {
 	}
 }
 
+func TestASamplerOfTheEnvironmentIsCheckedAtTheStart(t *testing.T) {
+	for _, name := range []string{"OTEL_TRACES_EXPORTER", "OTEL_SDK_DISABLED", "OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"} {
+		t.Setenv(name, "")
+	}
+	for _, c := range []struct{ sampler, share, wrong string }{
+		{sampler: "ratio", wrong: `OTEL_TRACES_SAMPLER: "ratio" is none of always_on, `},
+		{sampler: "traceidratio", share: "1%", wrong: `OTEL_TRACES_SAMPLER_ARG: "1%" is not a share from 0 to 1`},
+		{sampler: "parentbased_traceidratio", share: "2", wrong: `OTEL_TRACES_SAMPLER_ARG: "2"`},
+		{sampler: "traceidratio", share: "NaN", wrong: `OTEL_TRACES_SAMPLER_ARG: "NaN"`},
+		{sampler: " Parentbased_TraceIDRatio ", share: "0.1"},
+		{sampler: "always_off", share: "unused"},
+	} {
+		t.Setenv("OTEL_TRACES_SAMPLER", c.sampler)
+		t.Setenv("OTEL_TRACES_SAMPLER_ARG", c.share)
+		_, err := New(DefaultConfig()).NewTracer(TracesConfig{Endpoint: "http://otel:4318"}, "v", slog.New(slog.DiscardHandler))
+		if (err != nil) != (c.wrong != "") || err != nil && !strings.HasPrefix(err.Error(), c.wrong) {
+			t.Errorf("%+v: error %v", c, err)
+		}
+	}
+}
+
 func TestWrongSettingsOfTracesAreNamed(t *testing.T) {
 	err := Config{LogLevel: "info", LogFormat: "text", Traces: TracesConfig{Endpoint: "otel:4317", Protocol: "http/json", Sample: 2}}.Validate()
 	for _, want := range []string{"traces.endpoint: ", "traces.protocol: ", "traces.sample: "} {

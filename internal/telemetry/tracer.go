@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"net/url"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -80,6 +82,26 @@ func environment() (name, endpoint string) {
 	return "", ""
 }
 
+// samplers are the values of OTEL_TRACES_SAMPLER that OpenTelemetry for Go knows.
+var samplers = []string{"always_on", "always_off", "traceidratio", "parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio"}
+
+// checkSampler returns an error if the environment names a sampler that does not exist, or a share that is none. With
+// such a value OpenTelemetry would record all traces, or those that another rule chooses.
+func checkSampler() error {
+	name := strings.ToLower(strings.TrimSpace(os.Getenv("OTEL_TRACES_SAMPLER"))) // as OpenTelemetry reads it
+	if name != "" && !slices.Contains(samplers, name) {
+		return fmt.Errorf("OTEL_TRACES_SAMPLER: %q is none of %s", name, strings.Join(samplers, ", "))
+	}
+	text := strings.TrimSpace(os.Getenv("OTEL_TRACES_SAMPLER_ARG"))
+	if text == "" || !strings.HasSuffix(name, "traceidratio") {
+		return nil
+	}
+	if share, err := strconv.ParseFloat(text, 64); err != nil || !(share >= 0 && share <= 1) {
+		return fmt.Errorf("OTEL_TRACES_SAMPLER_ARG: %q is not a share from 0 to 1", text)
+	}
+	return nil
+}
+
 // endpoint returns the endpoint in force, for the log.
 func (c TracesConfig) endpoint() string {
 	_, environment := environment()
@@ -128,6 +150,9 @@ func (t *Telemetry) NewTracer(cfg TracesConfig, version string, log *slog.Logger
 		if err := checkEndpoint(name, endpoint); err != nil {
 			return nil, err
 		}
+	}
+	if err := checkSampler(); err != nil {
+		return nil, err
 	}
 	for _, result := range []string{"sent", "failed"} {
 		t.spans.WithLabelValues(result)
