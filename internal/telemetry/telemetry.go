@@ -141,6 +141,9 @@ func (t *Telemetry) makeRequestMetrics(f promauto.Factory) {
 		Help: "Requests to the model API that are being served now."})
 	t.reloads = f.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_reloads_total",
 		Help: "Reloads of the configuration file, by result (ok or error)."}, []string{"result"})
+	for _, result := range []string{"ok", "error"} {
+		t.reloads.WithLabelValues(result) // increase() does not see a series that begins at 1
+	}
 }
 
 func (t *Telemetry) makeQueueMetrics(f promauto.Factory) {

@@ -133,6 +133,13 @@ func TestEveryOwnMetricHasThePrefix(t *testing.T) {
 	}
 }
 
+// increase() does not see a series that begins at 1, so the alert about a refused file would miss the first one.
+func TestTheCountOfRefusedFilesBeginsAtZero(t *testing.T) {
+	if text := scrape(t, New(DefaultConfig()), Sources{}); !strings.Contains(text, `warmpath_reloads_total{result="error"} 0`) {
+		t.Errorf("no series of refused files:\n%s", text)
+	}
+}
+
 func TestRingKeepsTheLastDecisions(t *testing.T) {
 	for _, c := range []struct {
 		size, added, asked int
