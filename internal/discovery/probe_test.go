@@ -226,6 +226,16 @@ func TestAProbeReadsEnginesAnswers(t *testing.T) {
 	}
 }
 
+// A worker behind a Unix socket has no host, and is on this machine: so is a publisher at a loopback address.
+func TestALoopbackAddressIsThatOfAWorkerBehindASocket(t *testing.T) {
+	p := &probe{asker: asker{target: Target{URL: "unix:///run/vllm.sock"}}}
+	for endpoint, want := range map[string]bool{"tcp://127.0.0.1:5557": false, "tcp://localhost:5557": false, "tcp://router:5557": true, "tcp://0.0.0.0:5557": true} {
+		if got := p.dials(endpoint); got != want {
+			t.Errorf("%s: the worker connects: %t", endpoint, got)
+		}
+	}
+}
+
 func TestProbeSaysWhyAWorkerIsUnusable(t *testing.T) {
 	closed := httptest.NewServer(http.NotFoundHandler())
 	closed.Close()

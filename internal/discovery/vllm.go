@@ -102,7 +102,7 @@ func (p *probe) dials(raw string) bool {
 		return false
 	}
 	own := p.target.host()
-	return e.Host != own && !(loopback(e.Host) && loopback(own))
+	return e.Host != own && !(loopback(e.Host) && (loopback(own) || p.target.overUnix()))
 }
 
 // loopback reports whether host is this machine by name or address.
