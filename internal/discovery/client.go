@@ -81,9 +81,9 @@ func (e *statusError) Error() string {
 	msg := fmt.Sprintf("%s answered %d %s", e.question, e.status, http.StatusText(e.status))
 	switch {
 	case e.refused() && e.key:
-		return msg + ": the worker refuses the api_key that the file gives for it"
+		return msg + ": the worker refuses the api_key that the settings give for it"
 	case e.refused():
-		return msg + ": the worker refuses the router's questions without a key; write its key into the file (workers: [{url: …, api_key: …}])"
+		return msg + ": the worker refuses the router's questions without a key; write its key into the file (workers: [{url: …, api_key: …}]), or give --worker URL,api_key_file=FILE"
 	case e.body != "":
 		return msg + ": " + e.body
 	}

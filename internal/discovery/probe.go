@@ -119,6 +119,9 @@ func (p *probe) models(ctx context.Context) (owner string, err error) {
 		} `json:"data"`
 	}
 	if err := p.getJSON(ctx, "/v1/models", &list); err != nil {
+		if statusOf(err) == http.StatusNotFound && p.target.Model == "" {
+			return "", fmt.Errorf("%w; is the worker's URL right? It ends before /v1", err)
+		}
 		if p.target.Model == "" || statusOf(err) == 0 {
 			return "", err
 		}

@@ -166,7 +166,7 @@ func TestAProbeReadsEnginesAnswers(t *testing.T) {
 			change: func(f *fleet.Facts) { f.Events = nil }},
 		{name: "vLLM without events", engine: vllm032().with("GET /kv_event_sources", `{}`), base: vllmFacts, note: "--kv-events-config",
 			change: func(f *fleet.Facts) { f.Events = nil }},
-		{name: "vLLM that dials the router", base: vllmFacts, note: "connects to tcp://router:5557",
+		{name: "vLLM that dials the router", base: vllmFacts, note: "connects to tcp://router:5557 for KV events instead of listening: write tcp://*:PORT",
 			engine: vllm032().with("GET /kv_event_sources", strings.ReplaceAll(vllmSources, "tcp://*:5557", "tcp://router:5557")),
 			change: func(f *fleet.Facts) { f.Events = nil }},
 		{name: "vLLM that binds an address of its own", engine: vllm032().with("GET /kv_event_sources", strings.ReplaceAll(vllmSources, "tcp://*:", "tcp://localhost:")), base: vllmFacts,
@@ -243,7 +243,7 @@ func TestProbeSaysWhyAWorkerIsUnusable(t *testing.T) {
 		{"nothing listens", closed.URL, "GET /v1/models: dial tcp"},
 		{"no model", serve(t, answers{"GET /v1/models": `{"data":[]}`}), "GET /v1/models lists no model"},
 		{"a gateway, perhaps ourselves", serve(t, answers{"GET /v1/models": `{"data":[{"id":"m","owned_by":"warmpath"}]}`}), "list its workers instead"},
-		{"not an engine", serve(t, answers{}), "GET /v1/models answered 404 Not Found: 404 page not found"},
+		{"not an engine", serve(t, answers{}), "GET /v1/models answered 404 Not Found: 404 page not found; is the worker's URL right?"},
 		{"not JSON", serve(t, answers{"GET /v1/models": "<html>"}), "GET /v1/models: read JSON"},
 		{"key needed", serve(t, answers{"GET /v1/models": "401 {}"}), "refuses the router's questions without a key; write its key into the file"},
 		{"endless", serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -283,7 +283,7 @@ func TestProbeSendsTheKey(t *testing.T) {
 	client := NewClient(nil, nil)
 	defer client.CloseIdleConnections()
 	_, err := Probe(t.Context(), client, Target{URL: base, APIKey: "wrong"})
-	if err == nil || !strings.Contains(err.Error(), "refuses the api_key that the file gives") || strings.Contains(err.Error(), "wrong") {
+	if err == nil || !strings.Contains(err.Error(), "refuses the api_key that the settings give") || strings.Contains(err.Error(), "wrong") {
 		t.Errorf("error %v", err)
 	}
 }

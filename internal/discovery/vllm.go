@@ -73,7 +73,7 @@ func (p *probe) vllmEvents(sources []vllmSource) {
 			continue
 		}
 		if p.dials(s.Endpoint) {
-			p.note("rank %d connects to %s for KV events: a listener must be there (events listen address)", s.rank, s.Endpoint)
+			p.note("rank %d connects to %s for KV events instead of listening: write tcp://*:PORT in the engine's settings, or set events.listen", s.rank, s.Endpoint)
 			continue
 		}
 		// Each rank's own settings contain its port. Some versions repeat rank 0's settings for every rank: for these,

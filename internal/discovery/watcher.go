@@ -433,7 +433,7 @@ func (w *worker) report(err error) {
 		case refusesUs(err) && w.target.APIKey != "":
 			msg = "worker refuses the api_key: it gets no requests until it takes the router's questions"
 		case refusesUs(err):
-			msg = "worker refuses the router's questions: it gets no requests until the file has its api_key"
+			msg = "worker refuses the router's questions: it gets no requests until the router has its api_key"
 		case w.last == nil:
 			msg = "worker does not answer yet: it is asked until it does"
 		}
