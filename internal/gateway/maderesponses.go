@@ -12,7 +12,7 @@ import (
 // An engine keeps the responses that it made, and no other engine knows them. So the router remembers which worker made
 // which response. It remembers the last mostResponses for keptFor: both bound the memory, which is at most 36 MB. When
 // there is no room, the tenant with the most responses loses its oldest one. So no tenant pushes out the few responses
-// of another.
+// of another. Of several such tenants, the one whose oldest response is the oldest loses it.
 const (
 	mostResponses = 1 << 16
 	keptFor       = 24 * time.Hour
@@ -34,11 +34,13 @@ type madeResponses struct {
 	all     list.List // of *keptResponse, oldest first
 	tenants map[string]*responsesOf
 	longest longestFirst // the tenants
+	added   uint64       // the number of responses that were ever added
 }
 
 type keptResponse struct {
 	madeResponse
 	id        string
+	number    uint64        // the number of responses that were added before
 	inAll, in *list.Element // its places in madeResponses.all and in its tenant's list
 }
 
@@ -68,17 +70,19 @@ func (m *madeResponses) add(id string, made madeResponse) {
 	if len(m.byID) >= mostResponses {
 		m.drop(m.longest[0].list.Front().Value.(*keptResponse))
 	}
-	k := &keptResponse{madeResponse: made, id: id}
+	k := &keptResponse{madeResponse: made, id: id, number: m.added}
+	m.added++
 	m.byID[id] = k
 	k.inAll = m.all.PushBack(k)
-	of := m.tenants[made.tenant]
-	if of == nil {
-		of = &responsesOf{}
-		m.tenants[made.tenant] = of
-		heap.Push(&m.longest, of)
+	if of := m.tenants[made.tenant]; of != nil {
+		k.in = of.list.PushBack(k)
+		heap.Fix(&m.longest, of.at)
+		return
 	}
+	of := &responsesOf{}
+	m.tenants[made.tenant] = of
 	k.in = of.list.PushBack(k)
-	heap.Fix(&m.longest, of.at)
+	heap.Push(&m.longest, of)
 }
 
 // drop forgets a response. m.mu is held.
@@ -114,11 +118,18 @@ func (m *madeResponses) remove(id string) {
 	}
 }
 
-// longestFirst is a heap of tenants: the one with the most responses comes first. It is a heap.Interface.
+// longestFirst is a heap of tenants: the one with the most responses comes first, and of those with the same number the
+// one with the oldest response. It is a heap.Interface.
 type longestFirst []*responsesOf
 
-func (l longestFirst) Len() int           { return len(l) }
-func (l longestFirst) Less(i, j int) bool { return l[i].list.Len() > l[j].list.Len() }
+func (l longestFirst) Len() int { return len(l) }
+func (l longestFirst) Less(i, j int) bool {
+	a, b := &l[i].list, &l[j].list
+	if a.Len() != b.Len() {
+		return a.Len() > b.Len()
+	}
+	return a.Front().Value.(*keptResponse).number < b.Front().Value.(*keptResponse).number
+}
 func (l longestFirst) Swap(i, j int) {
 	l[i], l[j] = l[j], l[i]
 	l[i].at, l[j].at = i, j

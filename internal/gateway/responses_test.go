@@ -287,6 +287,14 @@ func TestATenantWithManyResponsesPushesOutItsOwn(t *testing.T) {
 	if n := r.Len(); n != gateway.MostResponses || r.Tenants() > gateway.MostResponses {
 		t.Errorf("%d responses of %d tenants are remembered", n, r.Tenants())
 	}
+	for i := range 10 { // all tenants have one response: the oldest ones make room
+		r.Add(fmt.Sprint("later", i), fmt.Sprint("later-", i), now)
+	}
+	for i := range 10 {
+		if !r.Has(fmt.Sprint("later", i), fmt.Sprint("later-", i), now) || r.Has(fmt.Sprint("tenant", i), fmt.Sprint("one-", i), now) {
+			t.Errorf("response %d of tenants with one response each does not take the place of the oldest", i)
+		}
+	}
 	r.Add("last", "last-0", now.Add(gateway.KeptFor+time.Second))
 	if r.Len() != 1 || r.Tenants() != 1 {
 		t.Errorf("%d responses of %d tenants after all but one are too old", r.Len(), r.Tenants())
