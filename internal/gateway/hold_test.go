@@ -238,7 +238,10 @@ func TestAHoldIsBoundedInTimeNumberAndBytes(t *testing.T) {
 		if a.code() != "503 hold_timeout" || a.took != 10*time.Second {
 			t.Errorf("the first request: %s after %v", a.code(), a.took)
 		}
-		for outcome, want := range map[string]string{"full": "2", "timeout": "2"} {
+		if e := o.send("e", "X-Warmpath-Max-Wait", "1h"); e.code() != "503 hold_timeout" || e.took != 10*time.Second {
+			t.Errorf("a request with patience for an hour: %s after %v", e.code(), e.took)
+		}
+		for outcome, want := range map[string]string{"full": "2", "timeout": "3"} {
 			if got := o.metric(t, `warmpath_hold_wait_seconds_count{outcome="`+outcome+`"}`); got != want {
 				t.Errorf("%s: %s", outcome, got)
 			}
@@ -332,6 +335,94 @@ func TestHeldRequestsGoInTheOrderOfTheirArrival(t *testing.T) {
 	})
 }
 
+// A request whose body comes slowly has its place by its arrival, too.
+func TestARequestThatIsHeldLateKeepsItsPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := holding(t, 1, gateway.DefaultHoldConfig(), nil)
+		o.fleet.SetDraining(0, true)
+		body, client := io.Pipe()
+		a := httptest.NewRequest(http.MethodPost, "/v1/completions", body)
+		done := make(chan struct{})
+		go func() { defer close(done); o.ServeHTTP(httptest.NewRecorder(), a) }() // the test waits for done
+		testenv.Pass(500 * time.Millisecond)
+		b := o.send("b") // is held before a
+		_, _ = io.WriteString(client, `{"model":"m","user":"a","prompt":[1,2,3]}`)
+		_ = client.Close()
+		testenv.Pass(10 * time.Second)
+		for range 3 { // the breaker lets one request pass
+			o.fleet.Observe(0, fleet.OutcomeFailed, time.Now().UnixNano())
+		}
+		o.fleet.SetDraining(0, false)
+		for len(o.order()) == 0 {
+			testenv.Pass(100 * time.Millisecond)
+		}
+		if got := o.order(); !slices.Equal(got, []string{"a"}) {
+			t.Errorf("the worker got %v", got)
+		}
+		<-done
+		if b.code() != "200" {
+			t.Errorf("%s", b.code())
+		}
+	})
+}
+
+// No process listens at the worker's address. When its breaker lets a request pass, a held request is the trial.
+func TestAHeldRequestIsTheTrialOfAnOpenBreaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := holding(t, 0, gateway.DefaultHoldConfig(), nil)
+		id := o.fleet.Put("http://10.0.0.3:80", facts)
+		a := o.send("a")
+		for range 3 {
+			o.fleet.Observe(fleet.Holder(id), fleet.OutcomeFailed, time.Now().UnixNano())
+		}
+		o.send("b").cancel() // wakes those that wait
+		testenv.Pass(40 * time.Second)
+		if a.code() != "503 hold_timeout" || a.took != 30*time.Second {
+			t.Errorf("%s after %v", a.code(), a.took)
+		}
+		for _, rec := range o.Telemetry.Last(2) {
+			if rec.Finish != "" && rec.Attempts < 3 {
+				t.Errorf("%d attempts", rec.Attempts)
+			}
+		}
+	})
+}
+
+// Without tenants a client can send any number of keys, so no key has a part of the hold.
+func TestKeysOfNobodyShedNoHeldRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := holding(t, 1, gateway.HoldConfig{MaxWait: time.Minute, MaxRequests: 2, MaxBytes: 10_000}, nil)
+		o.fleet.SetHealth(0, false, "down")
+		a, b := o.send("a", "X-Api-Key", "one"), o.send("b", "X-Api-Key", "one")
+		if c := o.send("c", "X-Api-Key", "two"); c.code() != "503 hold_full" {
+			t.Errorf("another key: %s", c.code())
+		}
+		o.fleet.SetHealth(0, true, "")
+		if a.code() != "200" || b.code() != "200" {
+			t.Errorf("held requests: %s, %s", a.code(), b.code())
+		}
+	})
+}
+
+// The last worker of a model leaves the fleet, and workers of other models stay.
+func TestARequestIsHeldForAModelWhoseWorkersLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := holding(t, 1, gateway.DefaultHoldConfig(), nil)
+		other := facts
+		other.Models = []fleet.Model{{ID: "other"}}
+		o.fleet.Put("http://10.0.0.3:80", other)
+		synctest.Wait()
+		o.fleet.Remove(0)
+		synctest.Wait()
+		a := o.send("a")
+		testenv.Pass(3 * time.Second)
+		o.fleet.Put(first, facts)
+		if a.code() != "200" || a.took != 4*time.Second {
+			t.Errorf("%s after %v", a.code(), a.took)
+		}
+	})
+}
+
 // A held request that only one worker may serve does not hold up the others.
 func TestARequestForADeadWorkerHoldsUpNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -411,6 +502,35 @@ func TestARequestThatAWorkerRefusedIsHeldAndSentAgain(t *testing.T) {
 		}
 		if rec := o.Telemetry.Last(1)[0]; rec.Attempts != 3 || rec.HeldMS != 30000 {
 			t.Errorf("%d attempts, held %v ms", rec.Attempts, rec.HeldMS)
+		}
+	})
+}
+
+// A worker that may have received a request may have died of it: the request is not held for the next worker.
+func TestARequestThatAWorkerMayHaveReceivedIsNotHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := holdingAs(t, 1, gateway.DefaultHoldConfig(), nil, func(http.ResponseWriter) bool { panic(http.ErrAbortHandler) })
+		if a := o.send("a"); a.Code != 502 || a.took > 5*time.Second || a.Header().Get("X-Warmpath-Held") != "" {
+			t.Errorf("%s after %v, %v", a.code(), a.took, a.Header())
+		}
+		if got := o.metric(t, "warmpath_held_requests"); got != "0" {
+			t.Errorf("%s requests are held", got)
+		}
+	})
+}
+
+// The router has not noticed yet that the model's only worker is down. A fall-back takes the request at once.
+func TestARequestThatAWorkerRefusedFallsBackBeforeItIsHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := holding(t, 1, gateway.DefaultHoldConfig(), nil)
+		small := facts
+		small.Models = []fleet.Model{{ID: "small", MaxModelLen: 4096}}
+		o.fleet.Put(first, small)
+		o.fleet.Put("http://10.0.0.3:80", facts) // nothing listens there
+		o.UseModelNames(gateway.ModelNames{Fallbacks: map[string][]string{"m": {"small"}}})
+		a := o.send("a")
+		if a.code() != "200" || a.took > 2*time.Second || a.Header().Get("X-Warmpath-Model") != "small" || a.Header().Get("X-Warmpath-Held") != "" {
+			t.Errorf("%s after %v, %v", a.code(), a.took, a.Header())
 		}
 	})
 }
