@@ -38,6 +38,8 @@ type parrot struct {
 	delay  time.Duration // after each chunk
 	sglang bool          // send what SGLang 0.5.23 sends
 	most   int           // the greatest length of an answer to a chat, as in the model's generation_config.json; 0: none
+	given  atomic.Int64  // the number of ids of the answer that the last request gave
+	caches bool          // say how many tokens of the prompt were cached: all but one
 	mute   string        // what /detokenize does: it hangs, fails, is closed, or answers nonsense; "": it answers
 }
 
@@ -91,6 +93,7 @@ func (p *parrot) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !chat && q.Prompt[0] == '[' {
 		_ = json.Unmarshal(q.Prompt, &prompt)
 	}
+	p.given.Store(int64(len(prompt) - 3))
 	p.mu.Lock()
 	after, how := -1, ""
 	if p.loses != nil {
@@ -98,7 +101,7 @@ func (p *parrot) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	p.mu.Unlock()
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
-	s := parrotStream{w: w, chat: chat, q: &q, id: fmt.Sprintf("id-%p", &q), prompt: prompt}
+	s := parrotStream{w: w, chat: chat, q: &q, id: fmt.Sprintf("id-%p", &q), prompt: prompt, caches: p.caches}
 	n := 0
 	for chunk := range s.chunks(p.drift) {
 		if n++; after >= 0 && n > after {
@@ -133,6 +136,10 @@ func (p *parrot) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// parrotID is the id of the token behind n tokens. Behind the 3 tokens of the tests' prompts the text begins with the
+// first piece: if it began within a character, no continuation of ids could have the text of the ids before it.
+func parrotID(n int) int { return 100 + (n-3+len(parrotPieces))%len(parrotPieces) }
+
 func parrotText(ids []int) string {
 	var b strings.Builder
 	for _, id := range ids {
@@ -162,6 +169,7 @@ type parrotStream struct {
 	q      *parrotRequest
 	id     string
 	prompt []int
+	caches bool
 }
 
 func (s *parrotStream) chunks(drift int) func(yield func(string) bool) {
@@ -176,7 +184,7 @@ func (s *parrotStream) chunks(drift int) func(yield func(string) bool) {
 		for total := 0; finish == ""; {
 			ids = ids[:0]
 			for range 1 + (len(s.prompt)+total)%7/6 { // now and then two tokens a chunk
-				id := 100 + (len(s.prompt)+total+drift)%len(parrotPieces)
+				id := parrotID(len(s.prompt) + total + drift)
 				ids, text = append(ids, id), text+parrotText([]int{id})
 				if total++; total == s.q.MaxTokens {
 					finish = "length"
@@ -206,7 +214,11 @@ func (s *parrotStream) chunks(drift int) func(yield func(string) bool) {
 		}
 		if s.q.StreamOptions.IncludeUsage {
 			n, k := len(s.prompt), s.count(text, before)
-			if !yield(fmt.Sprintf(`data: {"id":%q,"object":%q,"created":%d,"model":"m","choices":[],"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}}`+"\n\n", s.id, s.object(), len(s.id), n, n+k, k)) {
+			details := ""
+			if s.caches {
+				details = fmt.Sprintf(`,"prompt_tokens_details":{"audio_tokens":null,"cached_tokens":%d}`, n-1)
+			}
+			if !yield(fmt.Sprintf(`data: {"id":%q,"object":%q,"created":%d,"model":"m","choices":[],"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d%s}}`+"\n\n", s.id, s.object(), len(s.id), n, n+k, k, details)) {
 				return
 			}
 		}
@@ -218,7 +230,7 @@ func (s *parrotStream) chunks(drift int) func(yield func(string) bool) {
 func (s *parrotStream) count(text, before string) int {
 	n := 0
 	for rest := len(text) - len(before); rest > 0; n++ {
-		rest -= len(parrotPieces[(len(s.prompt)+n)%len(parrotPieces)])
+		rest -= len(parrotText([]int{parrotID(len(s.prompt) + n)}))
 	}
 	return n
 }
@@ -363,6 +375,7 @@ const (
 func TestAStreamThatLosesItsWorkerContinuesExactly(t *testing.T) {
 	healthy, _ := parrots(t, 2, nil, nil)
 	random := rand.New(rand.NewPCG(1, 2))
+	had, given := 0, 0 // ids that had come at the last loss, and those of them that the last continuation gave
 	for round := range 300 {
 		most, stop := 1+random.IntN(60), []string{"null", `"ays naïv"`, `"\" \\\\ end"`, `"😀"`, `"absent from the text"`}[random.IntN(5)]
 		path, body := "/v1/chat/completions", fmt.Sprintf(greedyChat, most, stop)
@@ -376,7 +389,7 @@ func TestAStreamThatLosesItsWorkerContinuesExactly(t *testing.T) {
 		losses := random.IntN(3) + 1
 		var mu sync.Mutex
 		more := func(s *settings) { s.gateway.Attempts = 5 }
-		f, _ := parrots(t, 4, more, func(_ int, p *parrot) {
+		f, all := parrots(t, 4, more, func(_ int, p *parrot) {
 			p.loses = func(int) (int, string) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -393,7 +406,21 @@ func TestAStreamThatLosesItsWorkerContinuesExactly(t *testing.T) {
 				got.text, got.finish, got.stop, got.usage, got.roles, got.ids, got.failures, want.text, want.finish, want.stop, want.usage, got.raw)
 		}
 		f.idle(t)
+		if rec := f.last(t, 1); len(rec.Recovered) > 0 {
+			lost, n, most := rec.Recovered[len(rec.Recovered)-1], 0, int64(0)
+			if _, err := fmt.Sscanf(lost[strings.LastIndex(lost, "after"):], "after %d tokens", &n); err != nil {
+				t.Fatal(lost, err)
+			}
+			for _, p := range all {
+				most = max(most, p.given.Load())
+			}
+			had, given = had+n, given+int(most)
+		}
 		_ = f.stop()
+	}
+	// A stop string that may have begun holds text back, and a character may be cut: so some ids are computed again.
+	if given < had*3/4 {
+		t.Errorf("the continuations gave %d of %d ids", given, had)
 	}
 }
 
@@ -523,7 +550,12 @@ func TestAContinuationKeepsTheEnginesOwnLimitOfAChat(t *testing.T) {
 func TestAStreamContinuesAtAWorkerWithOtherNamesForTheModel(t *testing.T) {
 	for root, continues := range map[string]bool{"org/m": true, "org/m-fp8": false} {
 		f, all := parrots(t, 2, nil, func(i int, p *parrot) {
-			p.loses = func(int) (int, string) { return map[int]int{0: 9, 1: -1}[i], "die" }
+			p.loses = func(asked int) (int, string) {
+				if i == 0 && asked > 1 {
+					return 0, "die"
+				}
+				return map[int]int{0: 9, 1: -1}[i], "die"
+			}
 		})
 		for i, models := range [][]fleet.Model{
 			{{ID: "first", Root: "org/m", MaxModelLen: 4096}, {ID: "m", Root: "org/m", MaxModelLen: 4096}},
