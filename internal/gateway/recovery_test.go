@@ -603,6 +603,27 @@ func TestAStreamContinuesOnlyWithTheModelOfTheSameRoot(t *testing.T) {
 	}
 }
 
+// The worker that continues has the tokens of the answer cached, too. They are no part of the client's prompt.
+func TestNoMoreTokensAreCachedThanThePromptOfAContinuedStreamHas(t *testing.T) {
+	for _, path := range []string{"/v1/chat/completions", "/v1/completions"} {
+		f, _ := parrots(t, 2, nil, func(_ int, p *parrot) {
+			p.caches = true
+			p.loses = func(asked int) (int, string) {
+				if asked > 1 {
+					return -1, ""
+				}
+				return 9, "die"
+			}
+		})
+		body := map[bool]string{true: greedyChat, false: greedyCompletion}[strings.HasPrefix(path, "/v1/chat")]
+		got := f.stream(t, path, fmt.Sprintf(body, 40, "null"))
+		if want := `{"prompt_tokens":3,"total_tokens":43,"completion_tokens":40,"prompt_tokens_details":{"audio_tokens":null,"cached_tokens":3}}`; !got.done || got.usage != want {
+			t.Errorf("%s: the usage is %s, want %s", path, got.usage, want)
+		}
+		_ = f.stop()
+	}
+}
+
 // Only connections were lost: the worker that was lost first serves the rest.
 func TestAStreamReturnsToAnEarlierWorkerIfNoOtherIsLeft(t *testing.T) {
 	f, _ := parrots(t, 2, nil, func(_ int, p *parrot) {

@@ -269,12 +269,21 @@ func (r *recovery) emit(event []byte) {
 }
 
 // rebased returns the usage of a continuation as the usage of the whole answer: the ids that were given to the other
-// worker as a part of its prompt are a part of the answer.
+// worker as a part of its prompt are a part of the answer. If the worker had some of these cached, too, the whole prompt
+// was cached.
 func (r *recovery) rebased(usage []byte) []byte {
 	m := members(usage)
-	count := func(key string, change int) api.Edit {
-		n, _ := strconv.Atoi(string(m[key]))
-		return api.Edit{Name: key, Value: strconv.AppendInt(nil, int64(n+change), 10)}
+	count := func(key string, change int) (n int, edit api.Edit) {
+		n, _ = strconv.Atoi(string(m[key]))
+		n += change
+		return n, api.Edit{Name: key, Value: strconv.AppendInt(nil, int64(n), 10)}
 	}
-	return api.AppendEdited(nil, usage, count("prompt_tokens", -r.base), count("completion_tokens", r.base))
+	prompt, edit := count("prompt_tokens", -r.base)
+	_, answer := count("completion_tokens", r.base)
+	edits := []api.Edit{edit, answer}
+	const details, cached = "prompt_tokens_details", "cached_tokens"
+	if n, err := strconv.Atoi(string(members(m[details])[cached])); err == nil && n > prompt {
+		edits = append(edits, api.Edit{Name: details, Value: api.AppendEdited(nil, m[details], api.Edit{Name: cached, Value: strconv.AppendInt(nil, int64(prompt), 10)})})
+	}
+	return api.AppendEdited(nil, usage, edits...)
 }
