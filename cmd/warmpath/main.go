@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -48,13 +49,26 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintf(stderr, "warmpath: %s\n", config.Redact(err.Error()))
+	text, code := fmt.Sprintf("warmpath: %s\n", config.Redact(err.Error())), exitFailed
 	var usage usageError
 	if errors.As(err, &usage) {
-		fmt.Fprintf(stderr, "Try `%s --help`.\n", command.CommandPath())
-		return exitUsage
+		text += fmt.Sprintf("Try `%s --help`.\n", command.CommandPath())
+		code = exitUsage
 	}
-	return exitFailed
+	written := make(chan struct{})
+	go func() { // ends with the write, or with the process
+		defer close(written)
+		_, _ = io.WriteString(stderr, text)
+	}()
+	var limit <-chan time.Time
+	if command.Name() == "serve" { // a router ends also if somebody holds its standard error and does not read
+		limit = time.After(time.Second)
+	}
+	select {
+	case <-written:
+	case <-limit:
+	}
+	return code
 }
 
 func newRoot() *cobra.Command {

@@ -174,16 +174,19 @@ func serve(c *cobra.Command, f *serveFlags) error {
 	if len(cfg.Workers) == 0 && f.file == "" {
 		return usageError{errNoWorkers}
 	}
-	log, err := telemetry.NewLogger(cfg.Telemetry, c.ErrOrStderr())
+	own, err := telemetry.NewLog(cfg.Telemetry, c.ErrOrStderr())
 	if err != nil {
 		return err
 	}
+	go own.Run()      // ends after Close, or with the process if nobody reads the standard error
+	defer own.Close() // before run prints an error
+	log := own.Logger()
 	logForeign(log, mapped)
 	if len(cfg.Workers) == 0 && len(cfg.FileWorkers) == 0 && len(cfg.WorkersDNS.Names) == 0 {
 		log.Warn("the file lists no workers, so every request is refused: add them (workers: [{url: http://gpu-1:8000}]) and reload (SIGHUP or POST /admin/reload)",
 			"file", f.file)
 	}
-	options := app.Options{Log: log, Version: release()}
+	options := app.Options{Log: log, LogLines: own.Lines, Version: release()}
 	if options.Models, err = inprocess.NewHub(config.Hub(cfg.Hub), log).Folders(c.Context(), cfg.Models); err != nil {
 		return err
 	}

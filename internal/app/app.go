@@ -35,6 +35,8 @@ import (
 type Options struct {
 	Log     *slog.Logger // required
 	Version string       // the router's version
+	// LogLines counts the lines of Log for the metrics; nil: they are not counted.
+	LogLines func() telemetry.LogLines
 	// Load reads the configuration again for a reload; if it is nil, reloads are refused.
 	Load func() (*config.Config, error)
 	// File is the name of the configuration file that Load reads; "" if it reads only files that flags name.

@@ -22,6 +22,7 @@ type Sources struct {
 	// about events are. This age is more than 0 only while no current figures are available.
 	Stalls func() []Stall
 	Stale  func() time.Duration
+	Log    func() LogLines
 }
 
 // Line describes the requests that wait in the queue for the workers of one base model.
@@ -109,7 +110,7 @@ type collector struct {
 	begun, begunWrong, begunOff                                        *prometheus.Desc
 	checked, differed, distrusted, tokenModels                         *prometheus.Desc
 	queueRequests, queueBytes                                          *prometheus.Desc
-	stalled, workTime, stale                                           *prometheus.Desc
+	stalled, workTime, stale, logLines                                 *prometheus.Desc
 }
 
 // streamCounter describes one counter of an event stream, and reads its value.
@@ -194,6 +195,7 @@ func newCollector(src Sources) *collector {
 		stalled:          desc("stalled", "1 while work of this kind (decisions, events) has made no progress for 2 s. /readiness is 503 meanwhile.", []string{"what"}),
 		workTime:         desc("oldest_work_seconds", "Age of the oldest unfinished decision, or application of events.", []string{"what"}),
 		stale:            desc("stale_seconds", "Age of the figures about the index and the event streams in this answer. 0 unless a stall keeps the router from reading new figures.", nil),
+		logLines:         desc("log_lines_total", logLinesHelp, []string{"log", "result"}),
 		tokenModels:      desc("token_models", "Models by the source of their token ids: given (files that you named), files (files that the router found), engine (an engine is asked), search (an engine is asked while files are looked for and compared).", []string{"source"}),
 		distrusted:       desc("tokens_distrusted", "1 for each model for which the router does not use the ids that it makes, because they differed from the ids of an engine.", []string{"model"}),
 	}
@@ -243,6 +245,12 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	if c.src.Stale != nil {
 		gauge(c.stale, c.src.Stale().Seconds())
+	}
+	if c.src.Log != nil {
+		lines := c.src.Log()
+		counter(c.logLines, lines.Written, "router", "written")
+		counter(c.logLines, lines.Dropped, "router", "dropped")
+		counter(c.logLines, lines.Failed, "router", "failed")
 	}
 	if c.src.Queue != nil {
 		for _, l := range c.src.Queue() {

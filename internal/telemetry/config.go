@@ -58,9 +58,9 @@ func (c Config) Validate() error {
 	return errors.Join(problems...)
 }
 
-// NewLogger returns a logger that writes to w with the level and the format of c. It returns an error if Validate
+// newLogger returns a logger that writes to w with the level and the format of c. It returns an error if Validate
 // refuses the level or the format.
-func NewLogger(c Config, w io.Writer) (*slog.Logger, error) {
+func newLogger(c Config, w io.Writer) (*slog.Logger, error) {
 	level, err := logLevel(c.LogLevel)
 	if err != nil {
 		return nil, err

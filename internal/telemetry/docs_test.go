@@ -112,6 +112,7 @@ func descriptions(t *testing.T) map[string]description {
 			Queue:  func() []Line { return []Line{{Model: "m"}} },
 			Stalls: func() []Stall { return []Stall{{}} },
 			Stale:  func() time.Duration { return 0 },
+			Log:    func() LogLines { return LogLines{} },
 			Tokens: func() TokenStats {
 				return TokenStats{Stats: tokens.Stats{Distrusted: []string{"m"}, BeginningsOff: []string{"m"}}, Models: map[string]int{"files": 1}}
 			},

@@ -116,10 +116,13 @@ func (j *Journal) Takes() bool {
 	return j != nil && (j.cfg.Sample >= 1 || rand.Float64() < j.cfg.Sample)
 }
 
+// logLinesHelp is the help of the metric of all journals, and of the router's own log.
+const logLinesHelp = "Lines of the logs, by log (access, decision, or router: the router's own log) and by result: written, dropped (the file, or the reader of the standard error, could not keep up), failed (an error of the file, such as a full disk)."
+
 // makeJournalMetrics makes the metric of all journals.
 func (t *Telemetry) makeJournalMetrics(f promauto.Factory) {
 	t.journals = f.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_log_lines_total",
-		Help: "Lines of the access log and the decision log (log), by result: written, dropped (the file could not keep up), failed (an error of the file, such as a full disk)."},
+		Help: logLinesHelp},
 		[]string{"log", "result"})
 }
 

@@ -185,7 +185,7 @@ func TestConfigNamesEveryProblem(t *testing.T) {
 func TestLoggerWritesTheChosenFormat(t *testing.T) {
 	for format, want := range map[string]string{"text": "msg=hello", "json": `"msg":"hello"`} {
 		var out bytes.Buffer
-		log, err := NewLogger(Config{LogLevel: "info", LogFormat: format}, &out)
+		log, err := newLogger(Config{LogLevel: "info", LogFormat: format}, &out)
 		if err != nil {
 			t.Fatal(err)
 		}
