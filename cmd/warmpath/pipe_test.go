@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"regexp"
@@ -154,5 +155,38 @@ func TestTheErrorOfTheStartFollowsTheLog(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(stderr.String()), "\n")
 	if code != exitFailed || len(lines) < 2 || !strings.Contains(lines[0], "level=INFO") || !strings.HasPrefix(lines[len(lines)-1], "warmpath: listen for clients:") {
 		t.Errorf("exit code %d:\n%s", code, stderr.String())
+	}
+}
+
+// A worker sends a second answer that nobody asked for, with a key in it. net/http reports its first bytes.
+func TestASecondAnswerOfAWorkerIsNotPrinted(t *testing.T) {
+	worker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			return
+		}
+		_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nHTTP/1.1 200 OK\r\nAuthorization: Bearer sk-secret\r\n\r\n")
+		_ = conn.(*net.TCPConn).CloseWrite()
+	}))
+	defer worker.Close()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log testenv.Buffer
+	router := exec.Command(self, "serve", "--listen", "127.0.0.1:0", "--admin-listen", "", "--log-level", "debug", "--worker", worker.URL+",events=none,model=m")
+	router.Args[0], router.Stderr = "warmpath", &log // TestMain runs the command of this name
+	if err := router.Start(); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Until(t, "net/http reports the second answer", func() bool { return strings.Contains(log.String(), "Unsolicited response") })
+	_ = router.Process.Signal(syscall.SIGTERM)
+	if err := router.Wait(); err != nil {
+		t.Error(err)
+	}
+	for line := range strings.Lines(log.String()) {
+		if !strings.HasPrefix(line, "time=") || strings.Contains(line, "secret") || strings.Contains(line, "Unsolicited") && !strings.Contains(line, "level=DEBUG") {
+			t.Errorf("the log has %s", line)
+		}
 	}
 }

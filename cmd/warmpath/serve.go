@@ -181,6 +181,7 @@ func serve(c *cobra.Command, f *serveFlags) error {
 	go own.Run()      // ends after Close, or with the process if nobody reads the standard error
 	defer own.Close() // before run prints an error
 	log := own.Logger()
+	defer telemetry.TakeStandardLog(log)()
 	logForeign(log, mapped)
 	if len(cfg.Workers) == 0 && len(cfg.FileWorkers) == 0 && len(cfg.WorkersDNS.Names) == 0 {
 		log.Warn("the file lists no workers, so every request is refused: add them (workers: [{url: http://gpu-1:8000}]) and reload (SIGHUP or POST /admin/reload)",
