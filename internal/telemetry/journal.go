@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -262,11 +263,15 @@ func (j *Journal) open() error {
 		j.out = os.Stdout
 		return nil
 	}
-	f, err := os.OpenFile(j.cfg.File, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
+	// Without O_NONBLOCK, the opening of a FIFO waits for a program that reads it. With it, there is an error
+	// (fifo(7)).
+	f, err := os.OpenFile(j.cfg.File, os.O_CREATE|os.O_APPEND|os.O_WRONLY|syscall.O_NONBLOCK, 0o640)
 	if err != nil {
 		advice := "choose another file"
 		if j.cfg.NoFolder() {
 			advice = "make the folder " + filepath.Dir(j.cfg.File) + ", " + advice
+		} else if errors.Is(err, syscall.ENXIO) && j.isFIFO() {
+			advice = "no program reads this FIFO: start its reader first, " + advice
 		}
 		return fmt.Errorf("open the %s log: %w; %s, or turn it off (telemetry.%s_log.file)", j.name, err, advice, j.name)
 	}
@@ -277,6 +282,12 @@ func (j *Journal) open() error {
 	}
 	j.out, j.file, j.size, j.torn = f, f, info.Size(), false
 	return j.endLine()
+}
+
+// isFIFO reports whether the file is a FIFO, also called a named pipe.
+func (j *Journal) isFIFO() bool {
+	info, err := os.Stat(j.cfg.File)
+	return err == nil && info.Mode()&fs.ModeNamedPipe != 0
 }
 
 // rotate renames the files and opens a new one. If that fails, lines go on to the present file.

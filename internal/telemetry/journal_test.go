@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/warmpath/warmpath/test/testenv"
 )
@@ -168,6 +169,36 @@ func TestAJournalsFileIsOpenedAtTheStart(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "make the folder ") || !strings.Contains(err.Error(), "telemetry.access_log.file") {
 			t.Errorf("%s: error %v", step, err)
 		}
+	}
+}
+
+// A FIFO without a reader is an error, and not a start that hangs. With a reader it takes lines.
+func TestAJournalDoesNotWaitForTheReaderOfAFIFO(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(file, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tel, cfg := New(DefaultConfig()), JournalConfig{File: file, Sample: 1, MaxBytes: leastJournal, MaxFiles: 1}
+	opened := make(chan error, 1)
+	go func() { opened <- tel.NewJournal("access", cfg, slog.New(slog.DiscardHandler)).Open() }() // ends with a reader at the latest
+	var err error
+	select {
+	case err = <-opened:
+	case <-time.After(10 * time.Second):
+		t.Error("Open waits for a reader")
+	}
+	if err == nil || !strings.Contains(err.Error(), "start its reader first") || !strings.Contains(err.Error(), "telemetry.access_log.file") {
+		t.Errorf("without a reader: %v", err)
+	}
+	reader, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	runJournal(t, tel, cfg, slog.New(slog.DiscardHandler), entry{7, "read"})
+	var buffer [100]byte
+	if n, err := reader.Read(buffer[:]); err != nil || string(buffer[:n]) != `{"n":7,"text":"read"}`+"\n" {
+		t.Errorf("with a reader: %v: %s", err, buffer[:n])
 	}
 }
 
