@@ -92,6 +92,7 @@ type Journal struct {
 	file   *os.File  // nil: out is the standard output
 	size   int64     // bytes of the file
 	torn   bool      // the file ends with a part of a line, because an error cut a write short
+	stays  bool      // out is no regular file, so it must not be renamed: a FIFO, /dev/stderr
 	warned time.Time // when the last problem was logged
 }
 
@@ -236,7 +237,7 @@ func (j *Journal) put(b *batch, l line) {
 	}
 	b.text.Reset()
 	b.lines = 0
-	if j.file != nil && j.cfg.MaxBytes > 0 && j.size >= j.cfg.MaxBytes {
+	if j.file != nil && !j.stays && j.cfg.MaxBytes > 0 && j.size >= j.cfg.MaxBytes {
 		j.rotate()
 	}
 }
@@ -280,7 +281,7 @@ func (j *Journal) open() error {
 		_ = f.Close()
 		return fmt.Errorf("open the %s log: %w", j.name, err)
 	}
-	j.out, j.file, j.size, j.torn = f, f, info.Size(), false
+	j.out, j.file, j.size, j.torn, j.stays = f, f, info.Size(), false, !info.Mode().IsRegular()
 	return j.endLine()
 }
 

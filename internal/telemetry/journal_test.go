@@ -202,6 +202,19 @@ func TestAJournalDoesNotWaitForTheReaderOfAFIFO(t *testing.T) {
 	}
 }
 
+// A FIFO or a device has no size. To rename it would take it from its readers, and as root /dev/stderr from everybody.
+func TestAJournalRenamesNoDevice(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "log")
+	if err := os.Symlink(os.DevNull, file); err != nil {
+		t.Fatal(err)
+	}
+	cfg := JournalConfig{File: file, Sample: 1, MaxBytes: leastJournal, MaxFiles: 1}
+	runJournal(t, New(DefaultConfig()), cfg, slog.New(slog.DiscardHandler), entry{1, strings.Repeat("x", leastJournal)})
+	if target, err := os.Readlink(file); err != nil || target != os.DevNull {
+		t.Errorf("the device was renamed: %q, %v", target, err)
+	}
+}
+
 // The last line before a crash may be cut. The next line begins behind it.
 func TestAJournalBeginsWithALineOfItsOwn(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "log")
