@@ -56,7 +56,7 @@ func (r *recovery) aim(w *fleet.Worker) {
 func (r *recovery) prepare(ctx context.Context, w *fleet.Worker) (why string) {
 	a := &r.x.attempt
 	if w.Facts.Engine != r.engine || w.Facts.Version != r.version {
-		return "engine"
+		return reasonEngine
 	}
 	if r.again == whole {
 		a.Body = api.AppendEdited(nil, a.Body, api.Edit{Name: "return_token_ids", Value: []byte("true")})
@@ -65,7 +65,7 @@ func (r *recovery) prepare(ctx context.Context, w *fleet.Worker) (why string) {
 		return ""
 	}
 	if root := r.rootAt(w); root != "" && r.root != "" && root != r.root {
-		return "model"
+		return reasonModel
 	}
 	limit := r.limit(w)
 	if r.chat && (r.parsing.on || w.Facts.CanRender) {
@@ -81,7 +81,7 @@ func (r *recovery) prepare(ctx context.Context, w *fleet.Worker) (why string) {
 		}
 	}
 	if limit <= 0 {
-		return "max_tokens"
+		return reasonMaxTokens
 	}
 	if r.parsing.on {
 		return r.prepareParsed(ctx, w, limit)
@@ -122,13 +122,13 @@ func (r *recovery) stepBack(ctx context.Context, w *fleet.Worker, limit int) (n 
 		}
 		text, ok := r.detokenize(ctx, w, r.ids[:n])
 		if !ok {
-			return 0, nil, "detokenize"
+			return 0, nil, reasonDetokenize
 		}
 		if rest, fits := continues(r.text, text); fits {
 			return n, rest, ""
 		}
 	}
-	return 0, nil, "text"
+	return 0, nil, reasonText
 }
 
 // mayRepeat reports whether a worker may compute the whole answer again, because it is not known which ids make the

@@ -199,7 +199,7 @@ func (x *exchange) forward(ctx context.Context) {
 				continue
 			}
 			if r := x.recovery; r != nil && r.again != none {
-				x.endBroken(&last, "no_worker")
+				x.endBroken(&last, reasonNoWorker)
 				x.settle(ctx, &last)
 				return
 			}

@@ -148,9 +148,9 @@ func (r *recovery) prepareParsed(ctx context.Context, w *fleet.Worker, limit int
 	n := len(r.ids)
 	switch {
 	case n >= limit:
-		return "max_tokens"
+		return reasonMaxTokens
 	case n > maxParsed:
-		return "length"
+		return reasonLength
 	}
 	ctx, cancel := context.WithTimeout(ctx, detokenizeTime)
 	defer cancel()
@@ -170,7 +170,7 @@ func (r *recovery) prepareParsed(ctx context.Context, w *fleet.Worker, limit int
 	case !ok:
 		return r.parserLabel()
 	case string(delta) != string(p.last):
-		return "parser"
+		return reasonParser
 	}
 	a := &r.x.attempt
 	r.base = n
@@ -183,9 +183,9 @@ func (r *recovery) prepareParsed(ctx context.Context, w *fleet.Worker, limit int
 // parserLabel is the reason if no other worker makes events of ids.
 func (r *recovery) parserLabel() string {
 	if usesParser(&r.x.prepared.read) {
-		return "tools"
+		return reasonTools
 	}
-	return "reasoning"
+	return reasonReasoning
 }
 
 // rendering is what vLLM makes of a chat before it generates [vLLM 0.32 entrypoints/scale_out/render/serving.py].
@@ -211,9 +211,9 @@ func (r *recovery) rendering(ctx context.Context, w *fleet.Worker) (made renderi
 func (r *recovery) differs(made *rendering) (why string) {
 	switch {
 	case len(made.Sampling.Grammar) > 0 && !isAbsent(made.Sampling.Grammar):
-		return "guided"
+		return reasonGuided
 	case !slices.Equal(made.TokenIDs, r.prompt):
-		return "prompt"
+		return reasonPrompt
 	}
 	return ""
 }

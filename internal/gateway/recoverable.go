@@ -24,23 +24,23 @@ func (x *exchange) unrecoverable(w *fleet.Worker) string {
 	mode := x.g.cfg.StreamRecovery
 	switch {
 	case mode == RecoverOff || mode == "":
-		return "off"
+		return reasonOff
 	case !p.Stream || x.dialect != api.OpenAIChat && x.dialect != api.OpenAICompletions:
-		return "endpoint"
+		return reasonEndpoint
 	case w.Facts.Engine == fleet.EngineSGLang && x.dialect == api.OpenAICompletions:
 		// SGLang sends text that may be the beginning of a stop string, and looks for stop strings in its own answer
 		// only.
 		if given(p, "stop") || given(p, "stop_regex") {
-			return "fields"
+			return reasonFields
 		}
 	case w.Facts.Engine != fleet.EngineVLLM:
-		return "engine" // SGLang's streaming chat has no ids (0.5.23 refuses return_token_ids)
+		return reasonEngine // SGLang's streaming chat has no ids (0.5.23 refuses return_token_ids)
 	case p.N > 1 || p.Prompts > 1 || p.Multimodal || p.MixedScopes:
-		return "choices"
+		return reasonChoices
 	case p.Form != api.PromptMessages && p.Form != api.PromptText && (x.dialect != api.OpenAICompletions || p.Form != api.PromptIDs):
-		return "prompt"
+		return reasonPrompt
 	case len(x.serving()) < 2:
-		return "no_worker"
+		return reasonNoWorker
 	}
 	return readRecoverable(p, mode)
 }
@@ -50,20 +50,20 @@ func readRecoverable(p *api.Request, mode string) string {
 	parsed := usesParser(p)
 	for name, value := range p.Members {
 		if strings.HasPrefix(string(name), "guided_") || string(name) == "structured_outputs" {
-			return "guided"
+			return reasonGuided
 		}
 		rule, known := recoverable[string(name)]
 		switch {
 		case isAbsent(value):
 		case !known:
-			return "fields"
+			return reasonFields
 		case rule.refused == "" || rule.parsed && !parsed || rule.unless(value):
 		default:
 			return rule.refused
 		}
 	}
 	if !greedy(p) && (mode != RecoverValid || given(p, "seed")) {
-		return "sampling"
+		return reasonSampling
 	}
 	return ""
 }
@@ -93,21 +93,21 @@ var recoverable = map[string]fieldRule{
 	"parallel_tool_calls": {}, "service_tier": {}, "store": {},
 
 	// They count generated tokens only, so a continuation forgets them.
-	"presence_penalty":  {copied: true, refused: "penalty", unless: isZero},
-	"frequency_penalty": {copied: true, refused: "penalty", unless: isZero},
+	"presence_penalty":  {copied: true, refused: reasonPenalty, unless: isZero},
+	"frequency_penalty": {copied: true, refused: reasonPenalty, unless: isZero},
 	// A parser's events of ids end before a stop string.
-	"stop":                       {copied: true, refused: "tools", parsed: true, unless: isOneOf(`[]`, `false`)},
-	"include_stop_str_in_output": {copied: true, refused: "tools", parsed: true, unless: isOneOf(`[]`, `false`)},
-	"stream_options":             {copied: true, refused: "fields", unless: onlyUsage},
+	"stop":                       {copied: true, refused: reasonTools, parsed: true, unless: isOneOf(`[]`, `false`)},
+	"include_stop_str_in_output": {copied: true, refused: reasonTools, parsed: true, unless: isOneOf(`[]`, `false`)},
+	"stream_options":             {copied: true, refused: reasonFields, unless: onlyUsage},
 
-	"n": {refused: "choices", unless: isOneOf(`1`)}, "best_of": {refused: "choices", unless: isOneOf(`1`)},
-	"functions":       {refused: "tools", unless: isOneOf(`[]`)},
-	"tool_choice":     {refused: "tools", unless: isOneOf(`"none"`, `"auto"`)}, // any other choice is a grammar
-	"response_format": {refused: "guided", unless: plainFormat},
+	"n": {refused: reasonChoices, unless: isOneOf(`1`)}, "best_of": {refused: reasonChoices, unless: isOneOf(`1`)},
+	"functions":       {refused: reasonTools, unless: isOneOf(`[]`)},
+	"tool_choice":     {refused: reasonTools, unless: isOneOf(`"none"`, `"auto"`)}, // any other choice is a grammar
+	"response_format": {refused: reasonGuided, unless: plainFormat},
 
-	"logprobs": {refused: "fields", unless: isOff}, "top_logprobs": {refused: "fields", unless: isOff},
-	"echo": {refused: "fields", unless: isOff}, "suffix": {refused: "fields", unless: isOff},
-	"return_token_ids": {refused: "fields", unless: isOff},
+	"logprobs": {refused: reasonFields, unless: isOff}, "top_logprobs": {refused: reasonFields, unless: isOff},
+	"echo": {refused: reasonFields, unless: isOff}, "suffix": {refused: reasonFields, unless: isOff},
+	"return_token_ids": {refused: reasonFields, unless: isOff},
 }
 
 func isOneOf(values ...string) func([]byte) bool {

@@ -183,17 +183,17 @@ func (r *recovery) mayContinue(ctx context.Context, last *proxy.Result) string {
 	case r.fatal != nil:
 		return r.broken
 	case ctx.Err() != nil || last.Class == proxy.ClientGone || last.Class == proxy.Cut:
-		return "gone"
+		return clientLeft
 	case r.broken != "":
 		return r.broken
 	case r.finished:
-		return "finished"
+		return streamEnded
 	case (len(r.ids) > 0 || len(r.text) > 0) && (len(r.prompt) == 0 || len(r.sample) == 0):
-		return "ids"
+		return reasonIDs
 	case r.tries >= r.x.g.cfg.Attempts:
-		return "attempts"
+		return reasonAttempts
 	case !lostStream(last):
-		return "worker"
+		return reasonWorker
 	}
 	return ""
 }
@@ -201,20 +201,20 @@ func (r *recovery) mayContinue(ctx context.Context, last *proxy.Result) string {
 // endBroken ends a stream that cannot continue, in a way that the client sees.
 func (x *exchange) endBroken(last *proxy.Result, why string) {
 	r := x.recovery
-	if r.unable != "" && (why == "no_worker" || why == "attempts") {
+	if r.unable != "" && (why == reasonNoWorker || why == reasonAttempts) {
 		why = r.unable
 	}
 	last.FirstByte, last.Answer = true, nil
 	switch {
-	case why == "gone" && last.Class != proxy.Cut:
+	case why == clientLeft && last.Class != proxy.Cut:
 		last.Abort = true
 		return
-	case why == "finished":
+	case why == streamEnded:
 		r.complete()
 		last.Class, last.Err, last.Abort = proxy.Success, nil, false
-		x.g.Telemetry.Recovered("recovered", "finished")
+		x.g.Telemetry.Recovered("recovered", streamEnded)
 		return
-	case why != "gone":
+	case why != clientLeft:
 		x.g.Telemetry.Recovered("refused", why)
 	}
 	event := r.failed

@@ -62,7 +62,7 @@ func (r *recovery) Write(b []byte) (int, error) {
 		r.pending = append(r.pending[:0], rest...)
 	}
 	if fresh := rest[max(len(rest)-len(b), 0):]; len(r.pending) > maxEvent || bytes.IndexByte(fresh, '\r') >= 0 {
-		r.giveUp("format")
+		r.giveUp(reasonFormat)
 		r.out = append(r.out, r.pending...)
 		r.pending = r.pending[:0]
 	}
@@ -104,7 +104,7 @@ func (r *recovery) event(event []byte) {
 		}
 		return
 	case !r.piece.Read(payload):
-		r.giveUp("format")
+		r.giveUp(reasonFormat)
 		r.out = append(r.out, event...)
 		return
 	case r.piece.Failed:
@@ -159,12 +159,12 @@ func (r *recovery) note(text []byte) {
 	}
 	switch {
 	case c.Other && !r.parsing.on:
-		r.giveUp("reasoning")
+		r.giveUp(reasonReasoning)
 	case len(text) > 0 && len(c.IDs) == 0 && len(r.ids) == 0,
 		r.parsing.on && len(c.IDs) == 0 && !c.Role && c.Finish == nil && c.Usage == nil:
-		r.giveUp("ids")
+		r.giveUp(reasonIDs)
 	case len(r.ids)+len(c.IDs) > maxRecovered, len(r.text)+len(text) > maxText, r.parsing.on && r.parsing.noted+len(c.Delta) > maxText:
-		r.giveUp("length")
+		r.giveUp(reasonLength)
 	}
 	r.finished = r.finished || c.Finish != nil
 	r.usage = r.usage || c.Usage != nil
@@ -221,12 +221,12 @@ func (r *recovery) translate(payload []byte) {
 	n := min(len(text), len(r.skip))
 	if string(text[:n]) != string(r.skip[:n]) || c.Finish != nil && n < len(r.skip) {
 		// The worker repeats another text than the client has: a tie between two tokens went the other way.
-		r.fail(diverged, errDiverged)
+		r.fail(reasonDiverged, errDiverged)
 		return
 	}
 	r.skip, text = r.skip[n:], text[n:]
 	if len(r.skip) > 0 && !r.until.IsZero() && time.Now().After(r.until) {
-		r.fail("detokenize", errRepeats)
+		r.fail(reasonDetokenize, errRepeats)
 		return
 	}
 	r.note(text)
@@ -253,9 +253,6 @@ func (r *recovery) fail(why string, err error) {
 		r.failed = r.x.dialect.AppendErrorEvent(nil, api.WorkerBroke(err))
 	}
 }
-
-// diverged is the reason if a continuation repeats another text than the client has.
-const diverged = "diverged"
 
 var (
 	errDiverged = errors.New("the other worker continued with another text")
