@@ -73,6 +73,7 @@ type recovery struct {
 	greedy  bool         // the same prompt gives the same text
 	until   time.Time    // when continuations that repeat the whole text must have done so; zero: there was none
 	again   continuation // how the continuation under way is asked for
+	asked   int64        // when it was sent, in Unix nanoseconds; like again, it changes only while the exchange is in no roster
 	unable  string       // why the worker that was asked last could not continue the stream
 	lost    string       // the worker that was lost last
 	cause   string       // how it was lost
@@ -107,6 +108,8 @@ func (x *exchange) send(ctx context.Context, d *warmpath.Decision) proxy.Result 
 	} else if why := x.prepareRecovery(ctx, d.Worker); why != "" {
 		r.unable = why
 		return proxy.Result{Class: proxy.Abandoned, Err: api.WorkerBroke(errors.New(d.Worker.URL + " cannot continue the stream: " + why))}
+	} else {
+		r.asked = time.Now().UnixNano()
 	}
 	return x.ask(ctx, x.g.roster(d.Worker.ID))
 }
@@ -170,6 +173,18 @@ func (x *exchange) recover(ctx context.Context, w *fleet.Worker, last *proxy.Res
 	}
 	x.endBroken(last, why)
 	return false, true
+}
+
+// silentSince reports whether no byte of the stream came since a time, in Unix nanoseconds. The exchange is in a roster.
+func (r *recovery) silentSince(at int64) bool {
+	heard := r.heard.Load()
+	switch {
+	case heard == 0:
+		return false
+	case r.again != none && heard < r.asked: // nothing of the continuation came
+		return r.asked <= at
+	}
+	return r.movable.Load() && heard <= at
 }
 
 // lostStream reports whether an attempt ended because its worker failed.

@@ -111,7 +111,10 @@ func (p *parrot) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			case "error":
 				_, _ = io.WriteString(w, `data: {"error": {"message": "EngineCore encountered an issue. See stack trace (above) for the root cause.", "type": "InternalServerError", "param": null, "code": 500}}`+"\n\n"+doneChunk)
 				return
-			case "freeze":
+			case "freeze", "freeze behind the header":
+				if how != "freeze" {
+					w.(http.Flusher).Flush()
+				}
 				p.froze <- struct{}{}
 				select {
 				case <-p.paused:
@@ -776,6 +779,47 @@ func TestAStreamWhoseWorkerIsSilentContinuesElsewhere(t *testing.T) {
 		t.Errorf("the decision says %v after %v ms", rec.Recovered, rec.TotalMS)
 	}
 	f.idle(t)
+}
+
+// A worker accepts a continuation and sends nothing. The stream moves on, or ends with an error event: it does not wait
+// for proxy.header_timeout.
+func TestAContinuationAtASilentWorkerMovesOn(t *testing.T) {
+	for name, c := range map[string]struct {
+		workers, attempts int
+		silent            string
+		continues         bool
+	}{
+		"to a third worker":         {3, 3, "freeze", true},
+		"to a third, with a header": {3, 3, "freeze behind the header", true},
+		"to the first worker":       {2, 3, "freeze", true},
+		"not, without attempts":     {3, 1, "freeze", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var asked atomic.Int64 // all workers together
+			f, _ := parrots(t, c.workers, func(s *settings) {
+				s.gateway.StreamSilence, s.gateway.Attempts, s.gateway.RequestTimeout = 200*time.Millisecond, c.attempts, 20*time.Second
+			}, func(_ int, p *parrot) {
+				p.loses = func(int) (int, string) {
+					switch asked.Add(1) {
+					case 1:
+						return 8, "die"
+					case 2:
+						return 0, c.silent
+					}
+					return -1, ""
+				}
+			})
+			got := f.stream(t, "/v1/chat/completions", fmt.Sprintf(greedyChat, 40, "null"))
+			if c.continues && (!got.done || got.failures != 0 || got.finish != "length") || !c.continues && (got.done || got.failures != 1) {
+				t.Errorf("%s", got.raw)
+			}
+			if rec := f.last(t, 1); rec.TotalMS > 15_000 {
+				t.Errorf("the stream took %v ms", rec.TotalMS)
+			}
+			f.idle(t)
+		})
+	}
 }
 
 // The work for an event does not grow with the square of its size: 4 MiB in pieces of 16 bytes took a minute.

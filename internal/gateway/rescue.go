@@ -90,7 +90,9 @@ func (g *Gateway) rescue(ctx context.Context) {
 const silenceTicks = int(time.Second / rescueTick)
 
 // rescueSilent moves streams to other workers from which no byte came for StreamSilence: their worker hangs, although
-// its server may answer questions. Only streams that can continue are moved, so a mistake costs work, and no text.
+// its server may answer questions. Only streams that can continue are moved, so a mistake costs work, and no text. A
+// continuation whose worker sends nothing at all, not even a header, is ended also if no other worker can take it: an
+// earlier worker may, or the client gets an error, and does not wait for proxy.header_timeout.
 func (g *Gateway) rescueSilent(w fleet.WorkerID, now time.Time) {
 	can := map[attemptKey]bool{}
 	before := now.Add(-g.cfg.StreamSilence).UnixNano()
@@ -98,16 +100,14 @@ func (g *Gateway) rescueSilent(w fleet.WorkerID, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for x := r.first; x != nil; x = x.next {
-		if x.recovery == nil || !x.recovery.movable.Load() {
-			continue
-		}
-		if heard := x.recovery.heard.Load(); heard == 0 || heard > before {
+		if x.recovery == nil || !x.recovery.silentSince(before) {
 			continue
 		}
 		if !g.rescues.take() {
 			return
 		}
-		if !x.othersCanAs(can) || !x.attempt.BreakOff() {
+		unanswered := x.recovery.again != none && x.attempt.Waits()
+		if !unanswered && !x.othersCanAs(can) || !x.attempt.BreakOff() {
 			g.rescues.giveBack()
 		}
 	}
