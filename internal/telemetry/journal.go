@@ -232,6 +232,7 @@ func (j *Journal) put(b *batch, l line) {
 	}
 	if err := j.write(b.text.Bytes()); err != nil {
 		j.failed(b.lines, err)
+		j.renew()
 	} else {
 		j.t.journals.WithLabelValues(j.name, "written").Add(float64(b.lines))
 	}
@@ -320,6 +321,28 @@ func (j *Journal) rotate() {
 		return
 	}
 	_ = old.Close()
+}
+
+// renew opens the file anew if somebody has removed or moved it. A disk gets the space of a removed file back only when
+// no process has the file open.
+func (j *Journal) renew() {
+	old := j.file
+	if old == nil {
+		return
+	}
+	was, err := old.Stat()
+	if err != nil {
+		return
+	}
+	if is, err := os.Stat(j.cfg.File); err == nil && os.SameFile(was, is) || err != nil && !errors.Is(err, os.ErrNotExist) {
+		return
+	}
+	if err := j.open(); err != nil {
+		j.warn("the log has no file: it was removed or moved, and cannot be opened anew", err)
+	}
+	if j.file != old {
+		_ = old.Close()
+	}
 }
 
 // failed counts lines that could not be written.

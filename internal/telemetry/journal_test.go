@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -138,6 +139,36 @@ func TestALineAfterAFullDiskStandsAlone(t *testing.T) {
 	want := `{"n":` + "\n" + `{"n":3,"text":""}` + "\n" + `{"n":4,"text":""}` + "\n" + `{"n":5,"text":""}` + "\n"
 	if out.String() != want {
 		t.Errorf("%q, want %q", out.String(), want)
+	}
+}
+
+// Somebody removes a log because the disk is full. The router lets go of it, so that the disk gets the space back.
+func TestALogThatWasRemovedFromAFullDiskBeginsAnew(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	j := New(DefaultConfig()).NewJournal("access", JournalConfig{File: path, Sample: 1}, slog.New(slog.DiscardHandler))
+	if err := j.Open(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { j.Close() }()
+	var b batch
+	b.encoder = json.NewEncoder(&b.text)
+	full := func() { j.out = &fillingUp{room: []int{0}} } // the next write fails
+	old := j.file
+	full()
+	if j.put(&b, line{value: entry{0, ""}}); j.file != old {
+		t.Error("a file that is still there was opened anew")
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	full()
+	j.put(&b, line{value: entry{1, ""}}) // lost
+	j.put(&b, line{value: entry{2, ""}})
+	if text, err := os.ReadFile(path); err != nil || string(text) != `{"n":2,"text":""}`+"\n" {
+		t.Errorf("%q %v", text, err)
+	}
+	if _, err := old.Stat(); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("the removed file is still open: %v", err)
 	}
 }
 
