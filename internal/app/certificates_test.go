@@ -141,7 +141,8 @@ func TestANewCertificateIsUsedWithoutARestart(t *testing.T) {
 	}
 }
 
-// A broken certificate keeps a new configuration from being used. The router tries again at each look, and says so once.
+// A broken certificate keeps a new configuration from being used. The router tries again at each look, and says so
+// once.
 func TestABrokenCertificateFillsNoLogWhileTheFileWaits(t *testing.T) {
 	s := secure(t)
 	file := filepath.Join(filepath.Dir(s.cert), "f.yaml")
