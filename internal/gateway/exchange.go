@@ -543,8 +543,12 @@ func (x *exchange) fail(err error) {
 
 func (x *exchange) log() {
 	if x.rec.Error != "" && x.rec.Status != statusClientGone {
-		x.g.Log.Warn("request failed", "id", x.rec.ID, "request_id", x.rec.RequestID, "worker", x.rec.Worker,
-			"status", x.rec.Status, "attempts", x.rec.Attempts, "error", x.rec.Error)
+		about := []any{"id", x.rec.ID, "request_id", x.rec.RequestID, "worker", x.rec.Worker,
+			"status", x.rec.Status, "attempts", x.rec.Attempts, "error", x.rec.Error}
+		if x.rec.Unrecovered != "" { // docs/operate.md explains these words in "Streams that lose their worker"
+			about = append(about, "not_continued", x.rec.Unrecovered)
+		}
+		x.g.Log.Warn("request failed", about...)
 		return
 	}
 	if !x.g.Log.Enabled(context.Background(), slog.LevelDebug) {

@@ -131,13 +131,19 @@ func (x *exchange) prepareRecovery(ctx context.Context, w *fleet.Worker) (why st
 	return why
 }
 
+// abandon records why a stream that lost its worker does not continue.
+func (x *exchange) abandon(why string) {
+	x.rec.Unrecovered = why
+	x.g.Telemetry.Recovered("refused", why)
+}
+
 // recover decides what becomes of a stream after an attempt. w is the attempt's worker. more: another worker is asked.
 // ended: the request ends with last, and the client's stream has its end. Otherwise the stream is not a recovered one.
 func (x *exchange) recover(ctx context.Context, w *fleet.Worker, last *proxy.Result) (more, ended bool) {
 	r := x.recovery
 	if r == nil || r.raw || !r.begun {
 		if r == nil && last.FirstByte && lostStream(last) && x.prepared.read.Stream {
-			x.g.Telemetry.Recovered("refused", x.unrecoverable(w))
+			x.abandon(x.unrecoverable(w))
 		}
 		return false, false
 	}
@@ -230,7 +236,7 @@ func (x *exchange) endBroken(last *proxy.Result, why string) {
 		x.g.Telemetry.Recovered("recovered", streamEnded)
 		return
 	case why != clientLeft:
-		x.g.Telemetry.Recovered("refused", why)
+		x.abandon(why)
 	}
 	event := r.failed
 	if len(event) == 0 {

@@ -467,6 +467,9 @@ func TestStreamsThatCannotContinueExactlyEndWithOneErrorEvent(t *testing.T) {
 			if want := `warmpath_stream_recoveries_total{outcome="refused",reason="` + reason + `"} 1`; !strings.Contains(f.metrics(t), want) {
 				t.Errorf("%s: the metrics lack %s", fields, want)
 			}
+			if rec := f.last(t, 1); rec.Unrecovered != reason {
+				t.Errorf("%s: the decision says %q", fields, rec.Unrecovered)
+			}
 			_ = f.stop()
 		}
 	}

@@ -74,6 +74,9 @@ type Record struct {
 	// Recovered has the workers that the stream lost before it continued at another worker, each with how it was lost and
 	// the number of tokens that the client had.
 	Recovered []string `json:"recovered,omitempty"`
+	// Unrecovered says why a stream that lost its worker did not continue, in the words of the metric
+	// warmpath_stream_recoveries_total.
+	Unrecovered string `json:"unrecovered,omitempty"`
 	// Status is the HTTP status that the client got. 499 means that the client left before the end of the answer.
 	Status int `json:"status"`
 	// Finish says how the request ended: success, rejected, limited, client_gone, refused, reset, header_timeout,
