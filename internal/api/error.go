@@ -91,10 +91,10 @@ func LostResponse(id string) *Error {
 
 // NoModelYet returns the error for a model that no known worker serves, while some workers have not reported their
 // models yet (503). The error occurs while the router starts, or if these workers never answer. waiting is the number
-// of these workers. If workers is 0, no workers are configured.
+// of these workers. If workers is 0, there are no workers.
 func NoModelYet(model string, waiting, workers int) *Error {
 	e := NoWorker(nil)
-	e.Message = "no workers are configured"
+	e.Message = "there are no workers: none is listed, and no file, DNS name or operator names one now"
 	if workers > 0 {
 		e.Message = "the model " + Quoted(model) + " is served by no worker that has answered so far, and " +
 			strconv.Itoa(waiting) + " of " + strconv.Itoa(workers) +

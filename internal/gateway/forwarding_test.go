@@ -348,7 +348,7 @@ func TestReadinessSaysWhy(t *testing.T) {
 	expect("/health", 200, `"ok"`)
 	expect("/liveness", 200, `"ok"`)
 	f.fleet.Remove(id)
-	expect("/readiness", 503, "no workers are configured")
+	expect("/readiness", 503, "there are no workers: none is listed, and no file, DNS name or operator names one now")
 	f.Drain()
 	expect("/readiness", 503, "draining")
 }

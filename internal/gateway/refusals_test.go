@@ -116,7 +116,7 @@ func TestAModelThatMayYetComeIsNotSaidToBeUnknown(t *testing.T) {
 		}
 		checkShape(t, resp, text)
 	}
-	refused(503, "no workers are configured")
+	refused(503, "there are no workers: none is listed, and no file, DNS name or operator names one now")
 	f.fleet.Put("http://a:1", fleet.Facts{})
 	f.fleet.Put("http://b:1", fleet.Facts{Models: []fleet.Model{{ID: "m"}}})
 	refused(503, "1 of 2 have not")

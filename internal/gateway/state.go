@@ -210,7 +210,7 @@ func (g *Gateway) state() state {
 	case g.draining.Load():
 		s.Reason = "draining: the process is about to stop"
 	case len(workers) == 0:
-		s.Reason = "no workers are configured"
+		s.Reason = "there are no workers: none is listed, and no file, DNS name or operator names one now"
 	case s.Ready == 0:
 		s.Reason = fmt.Sprintf("none of %d workers is ready (%s)", len(workers), why)
 	}
