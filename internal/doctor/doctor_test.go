@@ -205,6 +205,9 @@ func TestADeadWorkerIsAFinding(t *testing.T) {
 	if err := r.WriteText(&out); err != nil || !strings.Contains(out.String(), "3 problems found.") || !strings.Contains(out.String(), "ERROR    reachable") {
 		t.Errorf("%v\n%s", err, out.String())
 	}
+	if want := "all 4 workers\n  are not compared: fewer than two answered\n"; !strings.Contains(out.String(), want) {
+		t.Errorf("not %q:\n%s", want, out.String())
+	}
 }
 
 func TestWorkersThatDisagreeAreFound(t *testing.T) {

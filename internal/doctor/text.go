@@ -20,7 +20,7 @@ func (r *Report) WriteText(out io.Writer) error {
 	if len(r.Workers) > 1 {
 		fmt.Fprintf(w, "\nall %d workers\n", len(r.Workers))
 		if !r.writeFindings(w, "") {
-			fmt.Fprintln(w, "  agree with each other")
+			fmt.Fprintln(w, "  "+r.agreement())
 		}
 	} else {
 		r.writeFindings(w, "")
@@ -35,6 +35,23 @@ func (r *Report) WriteText(out io.Writer) error {
 		fmt.Fprintf(w, "%d problems found.\n", n)
 	}
 	return w.Flush()
+}
+
+// agreement says of which workers it is known that they agree. A worker that did not answer is not among them.
+func (r *Report) agreement() string {
+	answered := 0
+	for i := range r.Workers {
+		if len(r.Workers[i].Models) > 0 {
+			answered++
+		}
+	}
+	switch answered {
+	case len(r.Workers):
+		return "agree with each other"
+	case 0, 1:
+		return "are not compared: fewer than two answered"
+	}
+	return fmt.Sprintf("%d of them answered, and agree with each other", answered)
 }
 
 // write writes the facts of the worker.
