@@ -199,7 +199,7 @@ func (f *fixture) try(ctx context.Context, body string, headers ...string) (*htt
 		return nil, "", err
 	}
 	for i := 0; i < len(headers); i += 2 {
-		req.Header.Set(headers[i], headers[i+1])
+		req.Header.Add(headers[i], headers[i+1])
 	}
 	resp, err := f.client.Do(req)
 	if err != nil {

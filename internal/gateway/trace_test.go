@@ -102,6 +102,7 @@ func TestTheTraceOfTheCallerGoesOnAtTheWorker(t *testing.T) {
 		state, baggage string
 	}{
 		{"recorded", []string{"traceparent", "00-" + traceID + "-" + callerID + "-01", "tracestate", "vendor=x", "baggage", "k=v"}, 0, traceID, "01", "vendor=x", "k=v"},
+		{"several tracestate", []string{"traceparent", "00-" + traceID + "-" + callerID + "-01", "tracestate", "vendor=x", "tracestate", "other=y,third=z"}, 0, traceID, "01", "vendor=x,other=y,third=z", ""},
 		{"not recorded", []string{"traceparent", "00-" + traceID + "-" + callerID + "-00", "tracestate", "vendor=x"}, 1, traceID, "00", "vendor=x", ""},
 		{"no trace", nil, 1, "", "01", "", ""},
 		{"no trace, not in the sample", nil, 0, "", "00", "", ""},
@@ -164,7 +165,6 @@ func TestAFailedAttemptHasASpan(t *testing.T) {
 	}
 }
 
-// OpenTelemetry's conventions require url.scheme, and write the version of HTTP/2 as 2.
 // Some clients put their key into the query.
 func TestNoSpanHasTheQuery(t *testing.T) {
 	var spans collector
@@ -184,6 +184,7 @@ func TestNoSpanHasTheQuery(t *testing.T) {
 	}
 }
 
+// OpenTelemetry's conventions require url.scheme, and write the version of HTTP/2 as 2.
 func TestTheRequestsSpanHasItsProtocol(t *testing.T) {
 	var spans collector
 	change, end := traced(t, &spans, 1)

@@ -3,6 +3,7 @@ package telemetry
 import (
 	"context"
 	"net/http"
+	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -40,8 +41,9 @@ func (t *Tracer) Request(h http.Header, name string) Span {
 		return Span{}
 	}
 	ctx := context.Background()
-	if len(h["Traceparent"]) == 1 { // several fields are not valid
-		ctx = w3c.Extract(ctx, propagation.HeaderCarrier(h))
+	if parent := h["Traceparent"]; len(parent) == 1 { // several fields are not valid
+		// Several fields tracestate are one list, as Trace Context says [RFC 9110 §5.3].
+		ctx = w3c.Extract(ctx, propagation.MapCarrier{"traceparent": parent[0], "tracestate": strings.Join(h["Tracestate"], ",")})
 	}
 	return t.begin(ctx, *tracer, name, server)
 }
