@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -38,6 +39,7 @@ type parrot struct {
 	delay  time.Duration // after each chunk
 	sglang bool          // send what SGLang 0.5.23 sends
 	most   int           // the greatest length of an answer to a chat, as in the model's generation_config.json; 0: none
+	body   atomic.Value  // the body of the last request, a []byte
 	given  atomic.Int64  // the number of ids of the answer that the last request gave
 	caches bool          // say how many tokens of the prompt were cached: all but one
 	mute   string        // what /detokenize does: it hangs, fails, is closed, or answers nonsense; "": it answers
@@ -94,6 +96,7 @@ func (p *parrot) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = json.Unmarshal(q.Prompt, &prompt)
 	}
 	p.given.Store(int64(len(prompt) - 3))
+	p.body.Store(body)
 	p.mu.Lock()
 	after, how := -1, ""
 	if p.loses != nil {
@@ -625,6 +628,47 @@ func TestNoMoreTokensAreCachedThanThePromptOfAContinuedStreamHas(t *testing.T) {
 		got := f.stream(t, path, fmt.Sprintf(body, 40, "null"))
 		if want := `{"prompt_tokens":3,"total_tokens":43,"completion_tokens":40,"prompt_tokens_details":{"audio_tokens":null,"cached_tokens":3}}`; !got.done || got.usage != want {
 			t.Errorf("%s: the usage is %s, want %s", path, got.usage, want)
+		}
+		_ = f.stop()
+	}
+}
+
+// A continuation has the fields that make the answer, and asks for the rest of its tokens.
+func TestAContinuationAsksForTheRestOfTheAnswer(t *testing.T) {
+	const copied = `"model":"m","stream":true,"temperature":0,"logit_bias":{"5":1},"repetition_penalty":1.5,"stop_token_ids":[7],"ignore_eos":true,` +
+		`"cache_salt":"s","priority":2,"seed":3,"top_p":0.5,"top_k":4,"min_p":0.1,"skip_special_tokens":false,"stop":"stays"`
+	for _, c := range []struct {
+		path, fields string
+		most, least  int // max_tokens and min_tokens of the whole answer; 0: there is no min_tokens
+	}{
+		{"/v1/completions", `"prompt":[1,2,3]`, 16, 0}, // the default of the API
+		{"/v1/completions", `"prompt":[1,2,3],"max_tokens":50,"min_tokens":14`, 50, 14},
+		{"/v1/completions", `"prompt":[1,2,3],"max_tokens":50,"min_tokens":2`, 50, 0},
+		{"/v1/chat/completions", `"messages":[{"role":"user","content":"hi"}],"max_completion_tokens":40`, 40, 0},
+		{"/v1/chat/completions", `"messages":[{"role":"user","content":"hi"}]`, 4096 - 3, 0}, // the rest of the model's length
+	} {
+		f, all := parrots(t, 2, func(s *settings) { s.facts.Models[0].MaxModelLen = 4096 }, func(i int, p *parrot) {
+			p.loses = func(int) (int, string) { return map[int]int{0: 9, 1: -1}[i], "die" }
+		})
+		if got := f.stream(t, c.path, `{`+copied+`,`+c.fields+`}`); !got.done || got.failures != 0 {
+			t.Fatalf("%s: %s", c.fields, got.raw)
+		}
+		var sent, want map[string]any
+		if err := json.Unmarshal(all[1].body.Load().([]byte), &sent); err != nil {
+			t.Fatal(err)
+		}
+		given := int(all[1].given.Load())
+		least := ""
+		if c.least > 0 {
+			least = fmt.Sprintf(`,"min_tokens":%d`, c.least-given)
+		}
+		if err := json.Unmarshal(fmt.Appendf(nil, `{%s,"return_token_ids":true,"max_tokens":%d%s}`, copied, c.most-given, least), &want); err != nil {
+			t.Fatal(err)
+		}
+		prompt, _ := sent["prompt"].([]any)
+		delete(sent, "prompt")
+		if given < 5 || len(prompt) != 3+given || !maps.EqualFunc(sent, want, func(a, b any) bool { return fmt.Sprint(a) == fmt.Sprint(b) }) {
+			t.Errorf("%s, %d ids: the worker got %v\nwant %v", c.fields, given, sent, want)
 		}
 		_ = f.stop()
 	}
