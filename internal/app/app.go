@@ -163,7 +163,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	a.gateway = gateway.New(cfg.Gateway, gateway.Parts{
 		Router: a.router, Fleet: a.fleet, Tokens: a.tokens, Client: a.client, Bodies: bodies, Telemetry: a.telemetry, Tenants: a.tenants,
 		Issuer: a.issuer, Certificates: a.certificates, Queue: cfg.Queue, MaxRequests: cfg.Routing.MaxRequests, Connections: clients, ShadowSample: cfg.ShadowSample, Scoped: a.kvfeed.Scoped, Log: o.Log,
-		Stalled: a.stalled, Version: o.Version, AccessLog: a.journals[0], DecisionLog: a.journals[1], Tracer: a.tracer,
+		Outdated: a.workers.ProbeAgain, Stalled: a.stalled, Version: o.Version, AccessLog: a.journals[0], DecisionLog: a.journals[1], Tracer: a.tracer,
 	})
 	a.gateway.AllowPolicies(cfg.RequestPolicies)
 	a.gateway.UseServiceLevels(cfg.GatewayLevels())

@@ -81,6 +81,38 @@ func TestAnAdapterThatTheRouterAddedGoesWithItsProcess(t *testing.T) {
 	})
 }
 
+// A request has shown that an adapter is gone: the list of models is asked for at once, but not more often than the
+// worker is checked.
+func TestAWorkerIsProbedAgainWhenItsListIsOutdated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watchingOne(t)
+		defer w.stop()
+		testenv.Pass(12 * time.Second) // checks at 0, 5 and 10 s, the probe at 0 s
+		var probes atomic.Int64
+		engine := vllm032().with("GET /v1/models", strings.ReplaceAll(vllmModels, `"sql"`, `"other"`))
+		w.set("a", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/v1/models" {
+				probes.Add(1)
+			}
+			engine.ServeHTTP(rw, r)
+		}))
+		w.ProbeAgain("http://unknown")
+		w.ProbeAgain("http://a")
+		testenv.Pass(100 * time.Millisecond)
+		if got := names(w.worker(t, "http://a")); !strings.Contains(got, "other") {
+			t.Errorf("models %s", got)
+		}
+		one := probes.Load()
+		for range 200 {
+			w.ProbeAgain("http://a")
+			testenv.Pass(100 * time.Millisecond)
+		}
+		if n := probes.Load(); one == 0 || n < 2*one || n > 5*one {
+			t.Errorf("%d questions of one probe, %d after 20 s more", one, n)
+		}
+	})
+}
+
 func TestAProbeReadsTheSlotsForAdapters(t *testing.T) {
 	for name, c := range map[string]struct {
 		engine answers

@@ -70,6 +70,7 @@ type Watcher struct {
 	targets []listed      // the watched workers, computed from roster
 	changed chan struct{} // closed when targets are replaced
 	notes   map[string][]string
+	again   map[string]chan struct{} // by URL, for each watched worker; see ProbeAgain
 }
 
 // NewWatcher returns a watcher of targets. It starts nothing. A nil client means the client of [NewClient].
@@ -80,7 +81,7 @@ func NewWatcher(f *fleet.Fleet, targets []Target, c Config, client *http.Client,
 	if client == nil {
 		client = NewClient(nil, c.Peers)
 	}
-	s := &Watcher{fleet: f, client: client, config: c.withDefaults(), log: log, changed: make(chan struct{}), claims: newClaims(), notes: map[string][]string{},
+	s := &Watcher{fleet: f, client: client, config: c.withDefaults(), log: log, changed: make(chan struct{}), claims: newClaims(), notes: map[string][]string{}, again: map[string]chan struct{}{},
 		roster: roster{lists: map[Source][]Target{}, removed: map[string]bool{}, leaving: map[string]*leave{}}}
 	if err := s.Replace(targets); err != nil {
 		return nil, err
@@ -103,6 +104,29 @@ func (s *Watcher) Notes() map[string][]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.notes)
+}
+
+// ProbeAgain asks for a probe of the worker at url, because its facts may be outdated. A worker is probed at most once
+// in Config.Interval for this reason. ProbeAgain never blocks.
+func (s *Watcher) ProbeAgain(url string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case s.again[url] <- struct{}{}:
+	default: // a probe was asked for already, or the worker left
+	}
+}
+
+// listen sets whether the worker at url can be asked for by ProbeAgain. The result receives a value for each request.
+func (s *Watcher) listen(url string, on bool) <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !on {
+		delete(s.again, url)
+		return nil
+	}
+	s.again[url] = make(chan struct{}, 1)
+	return s.again[url]
 }
 
 // note stores the notes of the worker at url. Without notes it deletes the entry.
@@ -150,6 +174,7 @@ func (s *Watcher) Run(ctx context.Context) error {
 			s.claims.set(url, false, nil)
 			s.fleet.Remove(w.id)
 			s.note(url, nil)
+			s.listen(url, false)
 			s.log.Info("worker removed", "worker", url)
 		}
 		for _, t := range targets {
@@ -194,14 +219,16 @@ type worker struct {
 	asleep  bool // the engine's last answer to the question whether it sleeps
 	// sleepless is true if the engine does not say whether it sleeps.
 	sleepless bool
-	why       string // error of the last check; "": the check succeeded
-	outdated  bool   // the last probe's list of models may be older than an order to load or unload an adapter
+	why       string          // error of the last check; "": the check succeeded
+	again     <-chan struct{} // receives a value when ProbeAgain asks for a probe
+	outdated  bool            // the last probe's list of models may be older than an order to load or unload an adapter
 }
 
 // begin puts the worker into the fleet before its first answer.
 func (w *worker) begin() {
 	w.id = w.of.fleet.Put(w.target.URL, fleet.Facts{})
 	w.of.fleet.SetHealth(w.id, false, "not probed yet")
+	w.again = w.of.listen(w.target.URL, true)
 }
 
 // retarget returns a worker with target t, which has the same URL and other settings. The worker keeps its facts and
@@ -220,7 +247,7 @@ func (w *worker) retarget(t Target) *worker {
 // watch probes the worker until it answers. After that it sends health checks and probes until ctx ends.
 func (w *worker) watch(ctx context.Context) {
 	pause := w.of.config.Retry
-	var probed time.Time
+	var probed, tried time.Time
 	for ctx.Err() == nil {
 		var err error
 		moved := w.of.claims.change()
@@ -229,6 +256,7 @@ func (w *worker) watch(ctx context.Context) {
 		due := !w.healthy || time.Since(probed) >= w.of.config.Refresh || len(w.own(nil)) != len(w.last.Facts.Events)
 		err = w.check(ctx)
 		if err == nil && due {
+			tried = time.Now()
 			if err = w.probe(ctx); err == nil {
 				if !w.outdated {
 					probed = time.Now()
@@ -255,8 +283,14 @@ func (w *worker) watch(ctx context.Context) {
 		} else {
 			pause = w.of.config.Retry
 		}
+		again := w.again
+		if time.Since(tried) < w.of.config.Interval {
+			again = nil
+		}
 		select {
 		case <-time.After(wait):
+		case <-again:
+			probed = time.Time{}
 		case <-moved:
 		case <-ctx.Done():
 		}

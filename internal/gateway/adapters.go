@@ -2,11 +2,14 @@ package gateway
 
 import (
 	"container/list"
+	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/proxy"
 )
 
 // Adapter is a LoRA adapter that the router loads when a request names it and no worker has it.
@@ -144,6 +147,18 @@ func (u *adapterUse) leave() {
 	u.last = a.clock
 	if u.requests == 0 && len(a.loads) > 0 {
 		a.wake() // the adapter may be unloaded now
+	}
+}
+
+// noteMissing asks for a probe of a worker that answered 404 to a request for an adapter that it lists, for example
+// because somebody told the engine to unload it.
+func (x *exchange) noteMissing(w *fleet.Worker, last *proxy.Result) {
+	if last.Status != http.StatusNotFound || x.g.Outdated == nil {
+		return
+	}
+	name := x.prepared.read.Model
+	if slices.ContainsFunc(w.Facts.Models, func(m fleet.Model) bool { return m.ID == name && m.Parent != "" }) {
+		x.g.Outdated(w.URL)
 	}
 }
 

@@ -361,6 +361,30 @@ func TestATenantCannotKeepOthersFromWaitingForAdapters(t *testing.T) {
 	}
 }
 
+// Somebody unloaded an adapter at its engine. The first request that shows it asks for a probe.
+func TestAnAdapterThatIsGoneAsksForAProbe(t *testing.T) {
+	e := startAdapterEngine(t, "/v1")
+	outdated := make(chan string, 8)
+	f := serveAdapters(t, gateway.AdapterConfig{}, func(s *settings) {
+		s.facts.Models = append(s.facts.Models, fleet.Model{ID: "sql", Parent: "m"}, fleet.Model{ID: "base"})
+		s.parts = func(p *gateway.Parts) { p.Outdated = func(url string) { outdated <- url } }
+	}, e)
+	for model, asks := range map[string]int{"sql": 1, "base": 0, "m": 0} { // the engine serves only m
+		if resp, text := f.post(t, naming(model)); (resp.StatusCode == 404) != (model != "m") {
+			t.Errorf("%s: %d %s", model, resp.StatusCode, text)
+		}
+		f.idle(t)
+		if len(outdated) != asks {
+			t.Errorf("%s: %d probes were asked for", model, len(outdated))
+		}
+		for range len(outdated) {
+			if url := <-outdated; url != e.url {
+				t.Errorf("asked for a probe of %s", url)
+			}
+		}
+	}
+}
+
 func TestALoadThatFailsGoesToTheNextWorker(t *testing.T) {
 	bad := func(e *adapterEngine) *adapterEngine {
 		e.refuse = func(string) (int, string) { return 500, `{"error":{"message":"out of memory"}}` }

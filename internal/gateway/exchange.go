@@ -217,6 +217,7 @@ func (x *exchange) forward(ctx context.Context) {
 		holder, worker := d.Holder, d.Worker
 		result := x.try(ctx, d)
 		again := x.weigh(holder, worker, &result)
+		x.noteMissing(worker, &result)
 		if more, ended := x.recover(ctx, worker, &result); more {
 			last = result
 			continue
