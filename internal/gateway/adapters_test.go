@@ -307,8 +307,8 @@ func TestRequestsForOneAdapterShareItsLoad(t *testing.T) {
 	}
 }
 
-// The places in which requests wait for adapters are shared as those of the hold: the newest requests of the tenant that
-// has the greater part make room for another tenant.
+// The places in which requests wait for adapters are shared as those of the hold: the newest requests of the tenant
+// that has the greater part make room for another tenant.
 func TestATenantCannotKeepOthersFromWaitingForAdapters(t *testing.T) {
 	e := startAdapterEngine(t, "/v1")
 	e.gate = make(chan struct{})

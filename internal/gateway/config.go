@@ -29,8 +29,8 @@ type Config struct {
 	// StreamSilence is how long a stream that can continue at another worker may stay without a byte before it does so.
 	// It finds an engine that hangs while its server still answers questions. The default of 30 s is longer than a step
 	// of any healthy engine, also if a long prompt is computed meanwhile. A shorter time moves streams of engines that
-	// are only slow, which costs work and no text. After this time without a byte, a continuation goes to a further worker,
-	// or ends with an error event. 0: such streams stay.
+	// are only slow, which costs work and no text. After this time without a byte, a continuation goes to a further
+	// worker, or ends with an error event. 0: such streams stay.
 	StreamSilence time.Duration `yaml:"stream_silence"`
 	// RequestTimeout is the longest time for a request, from its head to the last byte of the answer; then the request is
 	// ended. The default is 30 min, as in other gateways, because reasoning answers can be long. 0: no limit.

@@ -17,8 +17,8 @@ import (
 // called a second opinion. If the second opinion is good, the first worker is at fault, and is blamed for its answer.
 // If the second opinion is useless, too, the client is at fault.
 //
-// A lost answer, such as a stream that broke, or an answer without a token, cannot be repeated. A worker is at fault if it loses far more answers
-// than the best other worker.
+// A lost answer, such as a stream that broke, or an answer without a token, cannot be repeated. A worker is at fault if
+// it loses far more answers than the best other worker.
 //
 // evidence is safe for concurrent use.
 type evidence struct {

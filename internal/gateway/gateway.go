@@ -50,8 +50,8 @@ type Parts struct {
 	// Scoped is called before a request with a cache salt or an extra key is sent to a rank of a worker. If the events of
 	// the worker's engine do not contain salts and extra keys, the worker's blocks must not be trusted for such requests.
 	Scoped func(url string, rank int, salt, extra string)
-	// Outdated, if not nil, is called when a worker does not serve an adapter that it listed at its last probe. It must not
-	// block.
+	// Outdated, if not nil, is called when a worker does not serve an adapter that it listed at its last probe. It must
+	// not block.
 	Outdated func(url string)
 	// Stalled returns the reason of a stall, or "" when there is none. If Stalled is nil, stalls are not watched.
 	Stalled func() string

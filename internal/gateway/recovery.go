@@ -181,7 +181,8 @@ func (x *exchange) recover(ctx context.Context, w *fleet.Worker, last *proxy.Res
 	return false, true
 }
 
-// silentSince reports whether no byte of the stream came since a time, in Unix nanoseconds. The exchange is in a roster.
+// silentSince reports whether no byte of the stream came since a time, in Unix nanoseconds. The exchange is in a
+// roster.
 func (r *recovery) silentSince(at int64) bool {
 	heard := r.heard.Load()
 	switch {

@@ -266,8 +266,8 @@ func (r *recovery) emit(event []byte) {
 }
 
 // rebased returns the usage of a continuation as the usage of the whole answer: the ids that were given to the other
-// worker as a part of its prompt are a part of the answer. If the worker had some of these cached, too, the whole prompt
-// was cached.
+// worker as a part of its prompt are a part of the answer. If the worker had some of these cached, too, the whole
+// prompt was cached.
 func (r *recovery) rebased(usage []byte) []byte {
 	m := members(usage)
 	count := func(key string, change int) (n int, edit api.Edit) {
