@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -167,11 +168,21 @@ func read(path string) ([]byte, error) {
 	return data, nil
 }
 
+// placed adds to the error about a missing file where its relative path begins: the directory of a service is not that
+// of the operator who wrote the path.
+func placed(err error, path string) error {
+	dir, unknown := os.Getwd()
+	if !errors.Is(err, fs.ErrNotExist) || filepath.IsAbs(path) || unknown != nil {
+		return err
+	}
+	return fmt.Errorf("%w; a relative path begins at the working directory, %s", err, dir)
+}
+
 // readFile reads a file of at most maxFile bytes.
 func readFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		return nil, placed(err, path)
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))

@@ -23,7 +23,7 @@ func (c *Config) readTenants(found *problems) {
 		switch {
 		case err != nil:
 			for _, e := range parts(err) {
-				found.add("tenants_file", e)
+				found.add("tenants_file", placed(e, c.TenantsFile))
 			}
 			list = nil // so that no problem is reported a second time
 		case len(list) == 0:

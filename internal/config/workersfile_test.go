@@ -44,3 +44,20 @@ func TestWorkersAreReadFromAFileOfTheirOwn(t *testing.T) {
 		t.Errorf("a missing file: %v", err)
 	}
 }
+
+// A service has another working directory than the operator who wrote the path.
+func TestAMissingFileSaysWhereItsRelativePathBegins(t *testing.T) {
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"workers_file", "tenants_file", "tenant_salt_key_file"} {
+		want := key + ": open missing: no such file or directory; a relative path begins at the working directory, " + dir
+		if _, err := filled(t, "workers: [{url: http://a:1}]\n"+key+": missing"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+		if _, err := filled(t, "workers: [{url: http://a:1}]\n"+key+": /nowhere/missing"); err == nil || strings.Contains(err.Error(), "relative") {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+}
