@@ -225,7 +225,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (g *Gateway) refuse(w http.ResponseWriter, d api.Dialect, reason string, err error) {
 	g.Telemetry.Refused(reason)
 	if n, ok := w.(*note); ok {
-		n.line.Refused = reason
+		n.line.Refused = api.AsError(err).Code
 	}
 	api.WriteError(w, d, err)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/warmpath/warmpath/internal/gateway"
 	"github.com/warmpath/warmpath/internal/telemetry"
+	"github.com/warmpath/warmpath/internal/tenant"
 )
 
 // logs are the journals of a test's gateway.
@@ -88,11 +89,29 @@ func TestTheAccessLogHasOneLineForEachRequest(t *testing.T) {
 	if a := lines[1]; a.Status != 404 || a.Refused == "" || a.Worker != "" || a.Model != "other" {
 		t.Errorf("%+v", a)
 	}
-	if a := lines[2]; a.Status != 404 || a.Refused != "not_found" || a.Path != "/nowhere" {
+	if a := lines[2]; a.Status != 404 || a.Refused != "unknown_url" || a.Path != "/nowhere" {
 		t.Errorf("%+v", a)
 	}
 	if a := lines[3]; a.Status != 200 || a.Path != "/v1/models" || a.BytesOut == 0 {
 		t.Errorf("%+v", a)
+	}
+}
+
+func TestTheAccessLogNamesTheTenantOfARequestBeyondItsLimit(t *testing.T) {
+	var l logs
+	_, tenants := withTenants(tenant.Config{Name: "acme", KeysSHA256: hashed("key"), RequestsPerSecond: 0.01, Burst: 1})
+	f := serve(t, func(s *settings) {
+		s.parts = withLogs(t, &l)
+		tenants(s)
+	}, worker(t, plain))
+	f.post(t, chat, "X-Api-Key", "key")
+	f.post(t, chat, "X-Api-Key", "key")
+	if err := f.stop(); err != nil {
+		t.Fatal(err)
+	}
+	lines, _, _ := l.read(t)
+	if len(lines) != 2 || lines[1].Status != 429 || lines[1].Refused != "requests_limited" || lines[1].Tenant != "acme" {
+		t.Errorf("%+v", lines)
 	}
 }
 

@@ -127,6 +127,7 @@ func (x *exchange) enter(t *tenant.Tenant) error {
 	if limited != nil {
 		e := api.TenantLimited(limited.Limit.String(), limited.RetryAfter)
 		x.g.Telemetry.TenantRequest(t.Label, e.Code)
+		x.rec.Tenant = t.Name // for the access log
 		return e
 	}
 	x.visit = visit{tenant: t}
