@@ -189,6 +189,17 @@ func pause(d time.Duration) {
 	}
 }
 
+// lastRead is how long a client of HTTP/2 may take to read the end of its answer. It allows any number of bytes, also
+// none, so that even the shortest answer waits in the router until the client reads.
+const lastRead = 2 * time.Minute
+
+// limitRead gives a client of HTTP/2 lastRead more than after to read what is written now or later.
+func limitRead(w http.ResponseWriter, r *http.Request, after time.Duration) {
+	if r.ProtoMajor == 2 {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(after + lastRead)) // not every writer has deadlines
+	}
+}
+
 // ServeHTTP answers one request. A panic ends only the request in which it happened.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer func() {
@@ -203,6 +214,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		g.Log.Error("request panicked", "path", api.Bounded(r.URL.Path), "cause", cause, "stack", string(debug.Stack()))
 		panic(http.ErrAbortHandler)
 	}()
+	defer limitRead(w, r, 0) // net/http writes the last bytes after ServeHTTP
 	if n := g.note(w, r); n != nil {
 		defer n.end()
 		w = n

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -92,6 +93,72 @@ func TestASilentWorkerEndsNoStreamOfAnHTTP2Client(t *testing.T) {
 		}
 		client.CloseIdleConnections()
 		f.idle(t)
+	}
+}
+
+// A client of HTTP/2 says how many bytes it takes. One that takes none leaves its worker like any client that stops
+// reading.
+func TestAnHTTP2ClientThatTakesNoByteLeavesItsWorker(t *testing.T) {
+	left := make(chan struct{})
+	f := serve(t, func(s *settings) {
+		s.gateway.HTTP2 = true
+		s.parts = func(p *gateway.Parts) {
+			cfg := proxy.DefaultConfig()
+			cfg.ClientTimeout = 50 * time.Millisecond
+			p.Client = proxy.New(cfg)
+		}
+	}, worker(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, firstChunk)
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+		close(left)
+	}))
+	client := clear2()
+	client.Transport.(*http.Transport).HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: 1}
+	defer client.CloseIdleConnections()
+	resp, err := client.Post(f.url+"/v1/chat/completions", "application/json", strings.NewReader(chatStreamed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	select {
+	case <-left:
+	case <-time.After(time.Minute):
+		t.Error("the worker still has the request of a client that takes no byte")
+	}
+}
+
+// deadlined is a writer of HTTP/2, whose client has a time for reading.
+type deadlined struct {
+	http.ResponseWriter
+	begun, ended time.Time // the deadline at the first byte, and the last one
+}
+
+func (d *deadlined) SetWriteDeadline(at time.Time) error {
+	d.ended = at
+	return nil
+}
+
+func (d *deadlined) Write(b []byte) (int, error) {
+	if d.begun.IsZero() {
+		d.begun = d.ended
+	}
+	return d.ResponseWriter.Write(b)
+}
+
+// net/http writes the end of an answer after the handler, and would wait for the client for ever.
+func TestAnHTTP2ClientHasATimeForTheEndOfItsAnswer(t *testing.T) {
+	f := serve(t, nil)
+	for _, path := range []string{"/health", "/v1/models", "/v1/chat/completions"} {
+		d := &deadlined{ResponseWriter: httptest.NewRecorder()}
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
+		r.ProtoMajor = 2
+		f.ServeHTTP(d, r)
+		if own := path != "/v1/chat/completions"; time.Until(d.ended) < time.Minute || d.begun.IsZero() == own {
+			t.Errorf("%s: the client may read until %v, and what the router wrote itself until %v", path, d.ended, d.begun)
+		}
 	}
 }
 

@@ -267,6 +267,7 @@ func (r *recovery) complete() {
 }
 
 func (r *recovery) write(b []byte) error {
+	limitRead(r.x.w, r.x.r, 0)
 	if _, err := r.x.w.Write(b); err != nil {
 		return err
 	}

@@ -147,6 +147,7 @@ func (g *Gateway) answer(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", to.methods)
 		g.refuse(w, to.dialect, "method", api.MethodNotAllowed(r.Method, r.URL.Path, to.methods))
 	case to.open:
+		limitRead(w, r, 0)
 		to.serve(g, w, r)
 	case g.Certificates.MissingCertificate(r.TLS):
 		g.refuse(w, to.dialect, "client_certificate", api.CertificateMissing())
@@ -157,6 +158,7 @@ func (g *Gateway) answer(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if to.serve != nil {
+			limitRead(w, r, orderTimeout) // the router answers an order when it was carried out
 			to.serve(g, w, r)
 			return
 		}

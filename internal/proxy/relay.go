@@ -20,8 +20,9 @@ const maxHeld = 256 << 10
 // slack is the least free room in the buffer for which a read is useful.
 const slack = 512
 
-// unguarded is the number of bytes that are written to a client without a deadline. So few bytes always fit into the
-// socket's buffer, and setting a deadline for every short answer would cost more than it saves.
+// unguarded is the number of bytes that are written to a client of HTTP/1.1 without a deadline. So few bytes always fit
+// into the socket's buffer, and setting a deadline for every short answer would cost more than it saves. A client of
+// HTTP/2 may allow fewer bytes, even none.
 const unguarded = 8 << 10
 
 // relay is the state of forwarding one answer to the client.
@@ -196,7 +197,7 @@ func (x *exchange) alive() {
 // pass writes b to the client. If b is the beginning of the answer, pass writes the header first. It returns false when
 // the client is gone.
 func (x *exchange) pass(b []byte, last bool) bool {
-	if t := x.client.cfg.ClientTimeout; t > 0 && x.res.BytesDown >= unguarded {
+	if t := x.client.cfg.ClientTimeout; t > 0 && (x.a.HTTP2 || x.res.BytesDown >= unguarded) {
 		if now := time.Now(); now.Sub(x.guarded) > t/4 {
 			x.guarded = now
 			// Not every writer supports a deadline. For other writers, there is no limit.
