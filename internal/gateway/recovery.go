@@ -71,7 +71,7 @@ type recovery struct {
 	text    []byte       // the text that the client has
 	skip    []byte       // text of the client that the continuation still repeats
 	greedy  bool         // the same prompt gives the same text
-	until   time.Time    // when continuations that repeat the whole text must have done so; zero: there was none
+	until   time.Time    // when continuations that repeat the whole text must have done so; zero: none is under way
 	again   continuation // how the continuation under way is asked for
 	asked   int64        // when it was sent, in Unix nanoseconds; like again, it changes only while the exchange is in no roster
 	unable  string       // why the worker that was asked last could not continue the stream

@@ -129,3 +129,28 @@ func TestTheTimeForRepeatingATextIsBounded(t *testing.T) {
 		}
 	})
 }
+
+// The time for repeating a text does not count for a later continuation of ids.
+func TestAStreamThatWasRepeatedContinuesLaterFromItsIds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		body := fmt.Sprintf(greedyChat, 90, `"absent from the text"`)
+		want, _ := parrotsInVirtualTime(t, gateway.RecoverExact, &parrot{}).streamed(t, "/v1/chat/completions", body)
+		for cut := 55; cut < 75; cut++ { // some cuts leave text that the continuation repeats in several events
+			p := &parrot{mute: "closed", delay: time.Second}
+			p.loses = func(asked int) (int, string) {
+				switch asked {
+				case 1:
+					return 10, "die"
+				case 2: // it repeats the text in time, and dies long after that
+					p.mute = ""
+					return cut, "die"
+				}
+				return -1, ""
+			}
+			f := parrotsInVirtualTime(t, gateway.RecoverExact, p)
+			if got, _ := f.streamed(t, "/v1/chat/completions", body); got.text != want.text || got.failures != 0 || !got.done {
+				t.Errorf("cut behind %d: %s\nwant\n%s", cut, got.raw, want.raw)
+			}
+		}
+	})
+}
