@@ -149,6 +149,9 @@ func (t *Issuer) verify(token string, keys *jose.JSONWebKeySet) (v verified, err
 		return v, ErrNoKeys
 	}
 	candidates := keys.Key(parsed.Headers[0].KeyID)
+	if parsed.Headers[0].KeyID == "" && len(keys.Keys) == 1 {
+		candidates = keys.Keys // a token must name its key only if there are several [OpenID Connect Core 1.0 §10.1]
+	}
 	if len(candidates) == 0 {
 		t.ask()
 		return v, errUnknownKey

@@ -157,6 +157,34 @@ var refusals = map[string]string{
 	"a public key as a shared secret": "(alg)", "no signature": "(alg)",
 }
 
+// OpenID Connect Core 1.0 §10.1: only if the issuer has several keys, a token must name its key.
+func TestATokenWithoutAKeysNameIsOfTheOnlyKey(t *testing.T) {
+	i := &testIssuer{url: "https://issuer.test"}
+	key := i.add(t, "k1")
+	now := time.Unix(1_800_000_000, 0)
+	claims := map[string]any{"iss": i.url, "aud": "warmpath", "exp": now.Add(time.Hour).Unix(), "org": "acme"}
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: key}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := jwt.Signed(signer).Claims(claims).Serialize()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, only := range []bool{true, false} {
+		tokens := issuerFor(i)
+		keys, err := tokens.read(t.Context(), &http.Client{Transport: i})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tokens.keys.Store(keys)
+		if name, err := tokens.Tenant(token, now); (name == "acme" && err == nil) != only {
+			t.Errorf("the only key %v: %q %v", only, name, err)
+		}
+		i.add(t, "k2")
+	}
+}
+
 func TestKeysAreReadAgainAndSurviveTheIssuersAbsence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := &testIssuer{url: "https://issuer.test"}
