@@ -34,6 +34,9 @@ func NewRecovery(w http.ResponseWriter) io.Writer {
 	return r
 }
 
+// Continues returns the rest of a text that was sent, behind the text of the ids that a continuation gives.
+var Continues = continues
+
 // MadeResponses are the responses that a gateway remembers.
 type MadeResponses struct{ madeResponses }
 

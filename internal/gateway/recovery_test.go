@@ -46,6 +46,7 @@ type parrot struct {
 }
 
 type parrotRequest struct {
+	Model          string
 	Messages       json.RawMessage
 	Prompt         json.RawMessage
 	MaxTokens      int  `json:"max_tokens"`
@@ -134,7 +135,7 @@ func (p *parrot) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if p.sglang {
 			chunk = strings.NewReplacer(`,"token_ids":null`, "", `,"prompt_token_ids":null`, "", "stop_reason", "matched_stop").Replace(chunk)
 		}
-		_, _ = io.WriteString(w, chunk)
+		_, _ = io.WriteString(w, strings.Replace(chunk, `"model":"m"`, `"model":"`+q.Model+`"`, 1))
 		w.(http.Flusher).Flush()
 		if p.delay > 0 {
 			takes(r, p.delay)
@@ -589,26 +590,33 @@ func TestAStreamContinuesAtAWorkerWithOtherNamesForTheModel(t *testing.T) {
 // A name may stand for two models, such as a quantized one and its original. Only the same one continues exactly.
 func TestAStreamContinuesOnlyWithTheModelOfTheSameRoot(t *testing.T) {
 	for root, continues := range map[string]bool{"org/m": true, "": true, "org/m-fp8": false} {
-		f, all := parrots(t, 2, nil, func(i int, p *parrot) {
-			p.loses = func(int) (int, string) { return map[int]int{0: 9, 1: -1}[i], "die" }
-		})
-		for i, at := range []string{"org/m", root} {
-			w := f.fleet.Snapshot().Workers()[i]
-			facts := w.Facts
-			facts.Models = []fleet.Model{{ID: "m", Root: at, MaxModelLen: 4096}}
-			f.fleet.Put(w.URL, facts)
+		for _, model := range []string{"m", "adapter"} { // an adapter continues with its base model
+			f, all := parrots(t, 2, nil, func(i int, p *parrot) {
+				p.loses = func(asked int) (int, string) {
+					if i == 0 && asked > 1 {
+						return 0, "die"
+					}
+					return map[int]int{0: 9, 1: -1}[i], "die"
+				}
+			})
+			for i, at := range []string{"org/m", root} {
+				w := f.fleet.Snapshot().Workers()[i]
+				facts := w.Facts
+				facts.Models = []fleet.Model{{ID: "m", Root: at, MaxModelLen: 4096}, {ID: "adapter", Root: "/adapters/1", Parent: "m"}}
+				f.fleet.Put(w.URL, facts)
+			}
+			got := f.stream(t, "/v1/chat/completions", strings.Replace(fmt.Sprintf(greedyChat, 40, "null"), `"m"`, `"`+model+`"`, 1))
+			if all[0].asked.Load() == 0 {
+				t.Fatal("the stream did not begin at the first worker")
+			}
+			if got.done != continues || (got.failures == 0) != continues || (all[1].asked.Load() == 1) != continues {
+				t.Errorf("%q, %s: %s", root, model, got.raw)
+			}
+			if want := `outcome="refused",reason="model"} 1`; strings.Contains(f.metrics(t), want) == continues {
+				t.Errorf("%q, %s: the metric %s", root, model, want)
+			}
+			_ = f.stop()
 		}
-		got := f.stream(t, "/v1/chat/completions", fmt.Sprintf(greedyChat, 40, "null"))
-		if all[0].asked.Load() == 0 {
-			t.Fatal("the stream did not begin at the first worker")
-		}
-		if got.done != continues || (got.failures == 0) != continues || (all[1].asked.Load() == 1) != continues {
-			t.Errorf("%q: %s", root, got.raw)
-		}
-		if want := `outcome="refused",reason="model"} 1`; strings.Contains(f.metrics(t), want) == continues {
-			t.Errorf("%q: the metric %s", root, want)
-		}
-		_ = f.stop()
 	}
 }
 
@@ -671,6 +679,18 @@ func TestAContinuationAsksForTheRestOfTheAnswer(t *testing.T) {
 			t.Errorf("%s, %d ids: the worker got %v\nwant %v", c.fields, given, sent, want)
 		}
 		_ = f.stop()
+	}
+}
+
+// A tokenizer may leave out the space before the first word of ids that it decodes alone.
+func TestTheTextOfIdsMayLackTheFirstSpace(t *testing.T) {
+	for _, c := range []struct {
+		sent, text, rest string
+		ok               bool
+	}{{" The rain", "The", " rain", true}, {" The rain", " The", " rain", true}, {"The rain", "rain", "", false}, {"The", "", "The", true}, {"e\uFFFDx", "e\uFFFD", "", false}} {
+		if rest, ok := gateway.Continues([]byte(c.sent), c.text); ok != c.ok || ok && string(rest) != c.rest {
+			t.Errorf("%q, %q: %q, %v", c.sent, c.text, rest, ok)
+		}
 	}
 }
 
