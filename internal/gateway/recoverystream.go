@@ -225,7 +225,10 @@ func (r *recovery) translate(payload []byte) {
 		return
 	}
 	r.skip, text = r.skip[n:], text[n:]
-	if len(r.skip) > 0 && !r.until.IsZero() && time.Now().After(r.until) {
+	switch {
+	case len(r.skip) == 0:
+		r.until = time.Time{}
+	case !r.until.IsZero() && time.Now().After(r.until):
 		r.fail(reasonDetokenize, errRepeats)
 		return
 	}
