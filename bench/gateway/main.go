@@ -64,13 +64,15 @@ func main() {
 - *Added* is how much later the first token comes with the router than without. One client sends each request to all
   routers and directly to a worker, in turn. *Added p50* is the median of the differences between a router and the
   worker; *added p99* is the difference of the two p99.
+- *Ratios* to nginx are in parentheses: the median over the passes of the ratio within a pass; the least and the
+  greatest one.
 - *Paced streams*: 100 requests arrive each second, and the workers send a chunk every 5 ms.
 - *req/s* is with 32 clients; with 8 clients in the workloads 8k, 64k and 512k.
 - *Resident MB* is the memory of the router's processes, at the start → after the run for req/s (*loaded*).
 - *CPU* is the user and system time of the router's processes.
 - *Tokens cached*: the router remembers the token ids of every prompt. *Tokens asked*: the router asks a worker for the
-  token ids of each request. *Ids made in process*: the router has the model's tokenizer and chat template, and remembers
-  no ids.
+  token ids of each request. *Ids made in process*: the router has the model's tokenizer and chat template, and
+  remembers no ids.
 - *Workloads 8k, 64k and 512k*: prompts of so many bytes that share nothing.
 
 `)
@@ -103,24 +105,26 @@ func table(out io.Writer, lines []line, workload string) {
 	if !slices.ContainsFunc(lines, func(l line) bool { return l.Workload == workload }) {
 		return
 	}
-	figure := func(mode, target string, value func(line) float64) float64 {
-		return median(lines, mode, workload, target, value)
+	figure := func(mode, target string, value func(line) float64) []float64 {
+		return figures(lines, mode, workload, target, value)
 	}
-	direct50 := figure("cycle", "direct", func(l line) float64 { return l.TTFT50 })
-	direct99 := figure("cycle", "direct", func(l line) float64 { return l.TTFT99 })
-	directRPS := figure("closed", "direct", func(l line) float64 { return l.PerSecond })
-	fmt.Fprintf(out, "## Workload %s\n\nDirect: time to first token %.0f/%.0f µs (p50/p99), %.0f req/s. In parentheses: ratio to nginx.\n\n", workload, direct50, direct99, directRPS)
+	ttft99 := func(l line) float64 { return l.TTFT99 }
+	perSecond := func(l line) float64 { return l.PerSecond }
+	cpu := func(l line) float64 { return l.CPU }
+	direct99 := figure("cycle", "direct", ttft99)
+	fmt.Fprintf(out, "## Workload %s\n\nDirect: time to first token %.0f/%.0f µs (p50/p99), %.0f req/s.\n\n", workload,
+		median(figure("cycle", "direct", func(l line) float64 { return l.TTFT50 })), median(direct99), median(figure("closed", "direct", perSecond)))
 	fmt.Fprint(out, "| | added p50, µs | added p99, µs | req/s | CPU µs/request | paced streams: CPU µs/request | resident MB: start → loaded |\n|---|---|---|---|---|---|---|\n")
 	columns := []struct {
 		mode   string
 		value  func(line) float64
-		offset float64
+		offset []float64 // is subtracted in each pass
 	}{
-		{"cycle", func(l line) float64 { return l.Added50 }, 0},
-		{"cycle", func(l line) float64 { return l.TTFT99 }, direct99},
-		{"closed", func(l line) float64 { return l.PerSecond }, 0},
-		{"closed", func(l line) float64 { return l.CPU }, 0},
-		{"open", func(l line) float64 { return l.CPU }, 0},
+		{"cycle", func(l line) float64 { return l.Added50 }, nil},
+		{"cycle", ttft99, direct99},
+		{"closed", perSecond, nil},
+		{"closed", cpu, nil},
+		{"open", cpu, nil},
 	}
 	for _, row := range names {
 		if !slices.ContainsFunc(lines, func(l line) bool { return l.Target == row.target && l.Workload == workload }) {
@@ -128,36 +132,62 @@ func table(out io.Writer, lines []line, workload string) {
 		}
 		cells := []string{row.title}
 		for _, c := range columns {
-			if !slices.ContainsFunc(lines, func(l line) bool { return l.Workload == workload && l.Mode == c.mode }) {
+			own := minus(figure(c.mode, row.target, c.value), c.offset)
+			if len(own) == 0 {
 				cells = append(cells, "–")
 				continue
 			}
-			v := figure(c.mode, row.target, c.value) - c.offset
-			cell := fmt.Sprintf("%.0f", v)
-			if base := figure(c.mode, "nginx", c.value) - c.offset; base > 0 && row.target != "nginx" {
-				cell += fmt.Sprintf(" (%.2f)", v/base)
+			cell := fmt.Sprintf("%.0f", median(own))
+			if row.target != "nginx" {
+				cell += ratio(own, minus(figure(c.mode, "nginx", c.value), c.offset))
 			}
 			cells = append(cells, cell)
 		}
-		start := median(lines, "start", "", row.target, func(l line) float64 { return l.StartMB })
-		cells = append(cells, fmt.Sprintf("%.0f → %.0f", start, figure("closed", row.target, func(l line) float64 { return l.Resident })))
+		start := median(figures(lines, "start", "", row.target, func(l line) float64 { return l.StartMB }))
+		cells = append(cells, fmt.Sprintf("%.0f → %.0f", start, median(figure("closed", row.target, func(l line) float64 { return l.Resident }))))
 		fmt.Fprintf(out, "| %s |\n", strings.Join(cells, " | "))
 	}
 	fmt.Fprintln(out)
 }
 
-// median returns the median of a figure over all passes, or 0 if no line has the figure.
-func median(lines []line, mode, workload, target string, value func(line) float64) float64 {
-	var v []float64
+// figures returns a figure of each pass, in the order of the passes.
+func figures(lines []line, mode, workload, target string, value func(line) float64) (all []float64) {
 	for _, l := range lines {
 		if l.Mode == mode && l.Workload == workload && l.Target == target {
-			v = append(v, value(l))
+			all = append(all, value(l))
 		}
 	}
-	if len(v) == 0 {
+	return all
+}
+
+// minus returns the figures less the offset of their pass.
+func minus(figures, offset []float64) []float64 {
+	for i := range min(len(figures), len(offset)) {
+		figures[i] -= offset[i]
+	}
+	return figures
+}
+
+// ratio returns the median of the ratios within a pass, and the least and the greatest one. The machine's speed differs
+// from pass to pass, so the ratio of two medians would compare figures of different passes. It returns "" if base is
+// not positive in each pass.
+func ratio(own, base []float64) string {
+	if len(base) != len(own) || slices.Min(base) <= 0 {
+		return ""
+	}
+	r := make([]float64, len(own))
+	for i := range own {
+		r[i] = own[i] / base[i]
+	}
+	return fmt.Sprintf(" (%.2f; %.2f–%.2f)", median(r), slices.Min(r), slices.Max(r))
+}
+
+// median returns the median of figures, or 0 if there is none.
+func median(figures []float64) float64 {
+	if len(figures) == 0 {
 		return 0
 	}
-	slices.Sort(v)
+	v := slices.Sorted(slices.Values(figures))
 	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
 }
 
