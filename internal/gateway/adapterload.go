@@ -15,11 +15,14 @@ import (
 )
 
 const (
-	// loadAttempts is how many workers are told to load an adapter before its requests get an error.
+	// loadAttempts is how many workers that can load adapters are told to load one before its requests get an error.
 	loadAttempts = 3
 	// loadPause is the time after a failed load in which its adapter is not loaded again, and its requests get the same
 	// error. Without it, each request would let up to three engines read a broken file.
 	loadPause = 5 * time.Second
+	// unablePause is how long a worker whose engine does not know the orders about adapters is told last. It is told
+	// again later, because the engine may have been started anew with other flags.
+	unablePause = time.Minute
 )
 
 // adapterLoad is a load under way. Its fields are guarded by adapters.mu, but for those that never change.
@@ -230,14 +233,17 @@ func (a *adapters) load(ctx context.Context, l *adapterLoad) *api.Error {
 		a.mu.Lock()
 		delete(a.busy, step.worker.ID)
 		a.wake()
-		wanted := l.waiters > 0
+		wanted, unable := l.waiters > 0, !a.unable[step.worker.ID].IsZero()
 		a.mu.Unlock()
 		if err == nil {
 			return nil
 		}
 		last = err
 		tried = append(tried, step.worker.ID)
-		if attempts++; attempts == loadAttempts || !wanted || ctx.Err() != nil {
+		if !unable {
+			attempts++
+		}
+		if attempts == loadAttempts || !wanted || ctx.Err() != nil {
 			return last
 		}
 	}
@@ -345,6 +351,7 @@ func (a *adapters) carryOut(ctx context.Context, l *adapterLoad, step *loadStep)
 	began := time.Now()
 	err := a.order(ctx, w, loadOrder, &l.adapter)
 	a.report(w, loadOrder, l.adapter.Name, time.Since(began), err)
+	a.noteUnable(w, err)
 	if err != nil {
 		a.g.Fleet.EndModelOrder(w.ID, fleet.Model{})
 		return api.AdapterNotLoaded(l.adapter.Name, err.words, loadPause)
@@ -376,6 +383,17 @@ func (a *adapters) still(w *fleet.Worker, name string, err *orderFailure) fleet.
 		}
 	}
 	return fleet.Model{}
+}
+
+// noteUnable remembers for a minute that the engine of w does not know the order.
+func (a *adapters) noteUnable(w *fleet.Worker, err *orderFailure) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err != nil && err.unable {
+		a.unable[w.ID] = time.Now().Add(unablePause)
+	} else {
+		delete(a.unable, w.ID)
+	}
 }
 
 func (a *adapters) report(w *fleet.Worker, order, name string, took time.Duration, err *orderFailure) {

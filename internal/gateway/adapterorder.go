@@ -23,6 +23,7 @@ type orderFailure struct {
 	status int    // 0: there was no answer
 	words  string // for clients
 	cause  error  // for the log
+	unable bool   // the engine does not know the order
 }
 
 // order tells a worker to load or unload an adapter. All engines but SGLang are asked as vLLM [vLLM 0.32
@@ -67,6 +68,7 @@ func (a *adapters) order(ctx context.Context, w *fleet.Worker, what string, one 
 		return nil
 	}
 	if f.status == http.StatusNotFound && !strings.Contains(strings.ToLower(f.words), "adapter") {
+		f.unable = true
 		f.words = "the engine has no " + path + "; vLLM needs VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment and --enable-lora"
 	}
 	return f

@@ -51,9 +51,23 @@ type place struct {
 
 // place chooses where an adapter is loaded. Among the available workers with a free slot it takes the worker with the
 // fewest adapters, then with the fewest requests. If no worker has a free slot, it takes the worker with the adapter
-// that was not used for the longest time. It takes no worker of tried, and no worker that carries out an order. a.mu is
-// held.
-func (a *adapters) place(snap *fleet.Snapshot, one *Adapter, tried []fleet.WorkerID, now int64) (out place) {
+// that was not used for the longest time. It takes no worker of tried, and no worker that carries out an order. It
+// takes a worker whose engine cannot load adapters only if there is no other. a.mu is held.
+func (a *adapters) place(snap *fleet.Snapshot, one *Adapter, tried []fleet.WorkerID, now int64) place {
+	unfit := slices.Clone(tried)
+	for id, until := range a.unable {
+		if now < until.UnixNano() {
+			unfit = append(unfit, id)
+		}
+	}
+	if out := a.placeOutside(snap, one, unfit, now); out.present {
+		return out
+	}
+	return a.placeOutside(snap, one, tried, now)
+}
+
+// placeOutside is place among the workers that are not in tried. a.mu is held.
+func (a *adapters) placeOutside(snap *fleet.Snapshot, one *Adapter, tried []fleet.WorkerID, now int64) (out place) {
 	pool, ok := snap.Pool(one.Base)
 	if !ok || pool.LoRA != "" {
 		return out

@@ -52,6 +52,7 @@ type adapters struct {
 	busy    map[fleet.WorkerID]bool // the workers that carry out an order
 	failed  map[string]failedLoad   // the last load of an adapter, if it failed
 	paths   map[fleet.WorkerID]map[string]string
+	unable  map[fleet.WorkerID]time.Time // workers whose engine does not know these orders, and until when this counts
 	waiting list.List // of *adapterWait: the requests that wait for an adapter, the newest last
 	bytes   int64     // memory of their bodies
 	clock   uint64
@@ -75,7 +76,8 @@ type adapterUse struct {
 func newAdapters(g *Gateway) *adapters {
 	a := &adapters{
 		g: g, uses: map[string]*adapterUse{}, loads: map[string]*adapterLoad{}, busy: map[fleet.WorkerID]bool{},
-		failed: map[string]failedLoad{}, paths: map[fleet.WorkerID]map[string]string{}, changed: make(chan struct{}),
+		failed: map[string]failedLoad{}, paths: map[fleet.WorkerID]map[string]string{},
+		unable: map[fleet.WorkerID]time.Time{}, changed: make(chan struct{}),
 	}
 	a.cfg.Store(&adapterSet{})
 	return a
@@ -96,6 +98,7 @@ func (g *Gateway) UseAdapters(cfg AdapterConfig) {
 	defer a.mu.Unlock()
 	a.cfg.Store(set)
 	clear(a.failed) // the operator may have mended the reason
+	clear(a.unable)
 	for name, u := range a.uses {
 		if set.byName[name] == nil && u.requests == 0 {
 			delete(a.uses, name)
@@ -111,6 +114,11 @@ func (a *adapters) forgetAbsent(snap *fleet.Snapshot) {
 	for id := range a.paths {
 		if snap.ByID(id) == nil {
 			delete(a.paths, id)
+		}
+	}
+	for id := range a.unable {
+		if snap.ByID(id) == nil {
+			delete(a.unable, id)
 		}
 	}
 }

@@ -104,6 +104,12 @@ func (e *adapterEngine) order(t *testing.T, w http.ResponseWriter, order string,
 	_, _ = io.WriteString(w, "Success")
 }
 
+func (e *adapterEngine) has(adapter string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.loaded[adapter] != ""
+}
+
 func (e *adapterEngine) told() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -413,6 +419,29 @@ func TestALoadThatFailsGoesToTheNextWorker(t *testing.T) {
 	}
 	if told != 3 {
 		t.Errorf("%d orders, want 3 for the first request and none in the pause after it", told)
+	}
+}
+
+// Engines that do not know the orders cost no attempt of a load, and are told last afterwards.
+func TestEnginesThatCannotLoadAdaptersAreToldLast(t *testing.T) {
+	var all []*adapterEngine
+	for range 5 {
+		e := startAdapterEngine(t, "/v1")
+		e.refuse = func(string) (int, string) { return 404, `{"detail":"Not Found"}` }
+		all = append(all, e)
+	}
+	able := startAdapterEngine(t, "/v1")
+	names := []string{"sql", "law", "tax", "art"}
+	f := serveAdapters(t, onDemand(names...), nil, append(all, able)...)
+	for i, name := range names {
+		if resp, text := f.post(t, naming(name)); resp.StatusCode != 200 || !able.has(name) {
+			t.Errorf("%s: %d %s", name, resp.StatusCode, text)
+		}
+		for _, e := range all {
+			if told := e.told(); i > 0 && told != "" && told != "load sql" {
+				t.Errorf("an engine that cannot load adapters was told: %s", told)
+			}
+		}
 	}
 }
 
