@@ -53,8 +53,8 @@ type adapters struct {
 	failed  map[string]failedLoad   // the last load of an adapter, if it failed
 	paths   map[fleet.WorkerID]map[string]string
 	unable  map[fleet.WorkerID]time.Time // workers whose engine does not know these orders, and until when this counts
-	waiting list.List // of *adapterWait: the requests that wait for an adapter, the newest last
-	bytes   int64     // memory of their bodies
+	waiting list.List                    // of *adapterWait: the requests that wait for an adapter, the newest last
+	bytes   int64                        // memory of their bodies
 	clock   uint64
 	changed chan struct{} // closed and replaced when a load could go on
 	over    bool          // the process ends: nothing is loaded any more
