@@ -17,8 +17,10 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/gateway"
+	"github.com/warmpath/warmpath/kvindex"
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
@@ -955,5 +957,41 @@ func TestAStreamOfEndlessTextIsNotRemembered(t *testing.T) {
 			t.Errorf("%s: %d failures", c.prefix, got.failures)
 		}
 		f.idle(t)
+	}
+}
+
+// A stream continues at the worker that has its prompt and its answer in the cache.
+func TestAStreamContinuesAtTheWorkerThatCachesItsTokens(t *testing.T) {
+	tokens := []block.Token{1, 2, 3}
+	for len(tokens) < 48 {
+		tokens = append(tokens, block.Token(parrotID(len(tokens))))
+	}
+	moved := 0
+	for holder := 0; moved < 3; holder = (holder + 1) % 4 {
+		var asked []int
+		var mu sync.Mutex // guards asked
+		f, _ := parrots(t, 4, func(s *settings) { s.policy, s.facts.BlockSize = "kv_aware", 16 }, func(i int, p *parrot) {
+			p.loses = func(int) (int, string) {
+				mu.Lock()
+				defer mu.Unlock()
+				if asked = append(asked, i); len(asked) > 1 {
+					return -1, ""
+				}
+				return 55, "die"
+			}
+		})
+		stored := kvindex.Stored{Hashes: []uint64{1, 2, 3}, BlockSize: 16, Tokens: tokens}
+		f.Router.Store(f.fleet.Snapshot().Workers()[holder].Holders[0], &stored)
+		f.fleet.SetTrust(f.fleet.Snapshot().Workers()[holder].Holders[0], fleet.TrustExact, "")
+		got := f.stream(t, "/v1/chat/completions", fmt.Sprintf(greedyChat, 80, "null"))
+		if !got.done || got.failures != 0 || len(asked) != 2 {
+			t.Fatalf("workers %v were asked: %s", asked, got.raw)
+		}
+		if asked[0] != holder { // by chance the stream may begin there
+			if moved++; asked[1] != holder {
+				t.Errorf("worker %d caches the tokens; workers %v were asked", holder, asked)
+			}
+		}
+		_ = f.stop()
 	}
 }
