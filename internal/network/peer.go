@@ -155,7 +155,11 @@ func (p *Peer) protocols() *http.Protocols {
 // HTTP2Conn makes an HTTP/2 connection of c, which Dial returned and SpeaksHTTP2 confirmed. The connection owns c. A
 // place for one request is reserved on it.
 func (p *Peer) HTTP2Conn(ctx context.Context, c net.Conn, maxHeaderBytes int) (*http.ClientConn, error) {
-	dial := func(context.Context, string, string) (net.Conn, error) { return c, nil }
+	own := c
+	if !p.Secure { // over TLS the handshake has shown that the server speaks HTTP/2
+		own = &unheard{Conn: c}
+	}
+	dial := func(context.Context, string, string) (net.Conn, error) { return own, nil }
 	t := &http.Transport{
 		DialContext: dial, DialTLSContext: dial, Protocols: new(http.Protocols), HTTP2: http2Config(),
 		DisableCompression: true, MaxResponseHeaderBytes: int64(maxHeaderBytes),

@@ -107,6 +107,9 @@ func (p *Peer) configure(base *http.Transport, n Network, timeout time.Duration)
 		if err == nil && p.Secure && !p.SpeaksHTTP2(c) {
 			c = &refusable{Conn: c}
 		}
+		if err == nil && !p.Secure && p.SpeaksHTTP2(c) {
+			c = &unheard{Conn: c}
+		}
 		return c, err
 	}
 	base.DialContext, base.DialTLSContext = dial, dial
@@ -146,6 +149,32 @@ func (c *refusable) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
 	if refusal := c.refusal.Load(); err != nil && refusal != nil {
 		err = refusal
+	}
+	return n, err
+}
+
+// unheard is a connection on which HTTP/2 is spoken without a handshake. A server of HTTP/1.1 answers with words of its
+// own, and closes the connection. If the next write fails because of that before the answer is read, http.Transport
+// reports the write. So such a write fails with the hint here.
+type unheard struct {
+	net.Conn
+	heard atomic.Bool // the server has sent HTTP/2
+}
+
+func (c *unheard) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n > 0 && !c.heard.Load() {
+		const other = "HTTP/1." // as the head of a frame this would be 4 MB long
+		k := min(n, len(other))
+		c.heard.Store(string(b[:k]) != other[:k])
+	}
+	return n, err
+}
+
+func (c *unheard) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if err != nil && !c.heard.Load() {
+		err = &hinted{err, hintEnded}
 	}
 	return n, err
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -29,6 +30,24 @@ func TestARefusedCertificateIsToldByTheWriteToo(t *testing.T) {
 	for _, err := range []error{read, write} {
 		if err == nil || !strings.Contains(Explained(err).Error(), "set tls.cert_file and tls.key_file") {
 			t.Errorf("the error is %v", err)
+		}
+	}
+}
+
+// The write comes here after the server of HTTP/1.1 has answered and closed.
+func TestAServerWithoutHTTP2IsToldByTheWriteToo(t *testing.T) {
+	for said, want := range map[string]bool{"": true, "HTTP/1.1 400 Bad Request\r\n": true, "\x00\x00\x00\x04\x00\x00\x00\x00\x00": false} {
+		client, server := net.Pipe()
+		c := &unheard{Conn: client}
+		if said != "" {
+			go func() { _, _ = io.WriteString(server, said) }() // ends when it is read
+			if _, err := c.Read(make([]byte, len(said))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_ = server.Close()
+		if _, err := c.Write([]byte("PRI * HTTP/2.0\r\n")); err == nil || strings.Contains(err.Error(), "set its protocol to auto or http1") != want {
+			t.Errorf("after %q the error is %v", said, err)
 		}
 	}
 }
