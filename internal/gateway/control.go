@@ -151,9 +151,11 @@ func (g *Gateway) carryOut(ctx context.Context, w *fleet.Worker, o *order, query
 				"answer to that order", other)}
 		}
 		defer g.ordered.Delete(w.ID)
-		if w = g.Fleet.Snapshot().ByID(w.ID); w == nil { // an order before this one may have changed its state
-			return carriedOut{Answer: "it was not told, because it has left the fleet"}
+		now := g.Fleet.Snapshot().ByID(w.ID) // an order before this one may have changed its state
+		if now == nil {
+			return carriedOut{Worker: w.URL, Answer: "it was not told, because it has left the fleet"}
 		}
+		w = now
 	}
 	sglang, path := w.Facts.Engine == fleet.EngineSGLang, o.vllm
 	if sglang {
