@@ -66,6 +66,7 @@ type App struct {
 	issuer    *tenant.Issuer // nil: no tokens are accepted
 	// The certificates of the listeners; nil: without TLS.
 	certificates, adminCertificates *network.Certificates
+	seenCertificates                []looks // the files of allCertificates before they were read first
 	tokens                          *tokens.Source
 	models                          *inprocess.Finder
 	client                          *proxy.Client

@@ -75,11 +75,24 @@ func start(t *testing.T, load func() (*config.Config, error), engines ...*mocken
 
 func startWith(t *testing.T, cfg *config.Config, options app.Options) *router {
 	t.Helper()
+	r := build(t, cfg, options)
+	r.run()
+	return r
+}
+
+// build makes a router that does not run.
+func build(t *testing.T, cfg *config.Config, options app.Options) *router {
+	t.Helper()
 	r := &router{t: t, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
 	var err error
 	if r.App, err = app.New(cfg, options); err != nil {
 		t.Fatal(err)
 	}
+	return r
+}
+
+// run lets the router run until the test ends.
+func (r *router) run() {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }() // stop waits
@@ -88,10 +101,9 @@ func startWith(t *testing.T, cfg *config.Config, options app.Options) *router {
 		cancel()
 		return <-ended
 	})
-	t.Cleanup(func() { _ = r.stop() })
+	r.t.Cleanup(func() { _ = r.stop() })
 	<-r.Listening()
 	r.url = "http://" + r.Addr().String()
-	return r
 }
 
 func settings(engines ...*mockengine.Server) *config.Config {

@@ -11,12 +11,14 @@ import (
 // readCertificates reads the certificates of both listeners.
 func (a *App) readCertificates(cfg *config.Config) (err error) {
 	if cfg.TLS.On() {
+		a.seenCertificates = append(a.seenCertificates, look(cfg.TLS.Files())) // before they are read, as for a reload
 		if a.certificates, err = network.ReadCertificates(cfg.TLS); err != nil {
 			return fmt.Errorf("tls.%w", err)
 		}
 		a.warnOfExpiry(a.certificates)
 	}
 	if cfg.Admin.TLS.On() {
+		a.seenCertificates = append(a.seenCertificates, look(cfg.Admin.TLS.Files()))
 		if a.adminCertificates, err = network.ReadCertificates(cfg.Admin.TLS); err != nil {
 			return fmt.Errorf("admin.tls.%w", err)
 		}

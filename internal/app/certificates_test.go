@@ -28,6 +28,14 @@ type secured struct {
 
 func secure(t *testing.T) *secured {
 	t.Helper()
+	s := buildSecure(t)
+	s.run()
+	return s
+}
+
+// buildSecure is secure, but the router does not run.
+func buildSecure(t *testing.T) *secured {
+	t.Helper()
 	dir := t.TempDir()
 	s := &secured{authority: testenv.NewAuthority(t), cert: filepath.Join(dir, "cert.pem"), key: filepath.Join(dir, "key.pem"), log: &testenv.Buffer{}}
 	s.authority.Issue(s.cert, s.key, 100)
@@ -44,7 +52,7 @@ func secure(t *testing.T) *secured {
 	if err := cfg.TLS.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	s.router = startWith(t, cfg, app.Options{Log: slog.New(slog.NewTextHandler(s.log, nil))})
+	s.router = build(t, cfg, app.Options{Log: slog.New(slog.NewTextHandler(s.log, nil))})
 	return s
 }
 
@@ -139,6 +147,17 @@ func TestANewCertificateIsUsedWithoutARestart(t *testing.T) {
 	if _, _, serial := get(t, kept, url); serial != 100 {
 		t.Errorf("the open connection was dropped: its serial is %d", serial)
 	}
+}
+
+// The files of certificates are watched from before they are read, and not only from when the router listens.
+func TestACertificateThatChangesDuringTheStartIsUsed(t *testing.T) {
+	s := buildSecure(t)
+	s.authority.Issue(s.cert, s.key, 101)
+	s.run()
+	s.wait("new connections get the new certificate", func() bool {
+		_, _, serial := get(t, s.client(t, &s.own), "https://"+s.Addr().String()+"/v1/models")
+		return serial == 101
+	})
 }
 
 // A broken certificate keeps a new configuration from being used. The router tries again at each look, and says so

@@ -27,8 +27,8 @@ func (a *App) watchFiles(ctx context.Context, interval time.Duration) error {
 		_, err := a.Reload()
 		return err
 	}}}
-	for _, c := range a.allCertificates() {
-		seen := look(c.Files())
+	for i, c := range a.allCertificates() {
+		seen := a.seenCertificates[i]
 		watches = append(watches, &watch{what: "a certificate", files: c.Files, seen: func() looks { return seen }, reload: func() error {
 			seen = look(c.Files())
 			return a.reloadCertificates(c)
