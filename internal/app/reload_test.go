@@ -230,6 +230,7 @@ func TestReloadChangesTheHold(t *testing.T) {
 	if !slices.ContainsFunc(changes, func(c string) bool { return strings.HasPrefix(c, "gateway.hold: {MaxWait:0s ") }) || strings.Contains(log.String(), "restart") {
 		t.Errorf("reload says %q", changes)
 	}
+	r.wait("the worker has left", func() bool { return len(r.Router().Fleet().Snapshot().Workers()) == 0 })
 	resp, err := r.client.Post("http://"+r.Addr().String()+"/v1/completions", "application/json", strings.NewReader(`{"prompt":"a"}`))
 	if err != nil {
 		t.Fatal(err)

@@ -79,8 +79,13 @@ func TestAFileThatChangesIsReloaded(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.wait("the corrected file is in force", func() bool { return status() == http.StatusOK })
-			if n := strings.Count(log.String(), "files changed and cannot be used"); n != 1 {
-				t.Errorf("the log names the broken file %d times", n)
+			told := map[string]bool{} // the file may also be seen while it is empty, before its text is written
+			for line := range strings.Lines(log.String()) {
+				_, what, _ := strings.Cut(line, "files changed and cannot be used")
+				if what != "" && told[what] {
+					t.Errorf("the log says twice: %s", what)
+				}
+				told[what] = true
 			}
 		})
 	}
