@@ -233,7 +233,7 @@ func (a *adapters) load(ctx context.Context, l *adapterLoad) *api.Error {
 		a.mu.Lock()
 		delete(a.busy, step.worker.ID)
 		a.wake()
-		wanted, unable := l.waiters > 0, !a.unable[step.worker.ID].IsZero()
+		wanted, unable := l.waiters > 0, a.cannotLoad(step.worker.ID, time.Now().UnixNano())
 		a.mu.Unlock()
 		if err == nil {
 			return nil
@@ -390,7 +390,7 @@ func (a *adapters) noteUnable(w *fleet.Worker, err *orderFailure) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err != nil && err.unable {
-		a.unable[w.ID] = time.Now().Add(unablePause)
+		a.unable[w.ID] = time.Now().Add(unablePause).UnixNano()
 	} else {
 		delete(a.unable, w.ID)
 	}

@@ -55,8 +55,8 @@ type place struct {
 // takes a worker whose engine cannot load adapters only if there is no other. a.mu is held.
 func (a *adapters) place(snap *fleet.Snapshot, one *Adapter, tried []fleet.WorkerID, now int64) place {
 	unfit := slices.Clone(tried)
-	for id, until := range a.unable {
-		if now < until.UnixNano() {
+	for id := range a.unable {
+		if a.cannotLoad(id, now) {
 			unfit = append(unfit, id)
 		}
 	}
@@ -65,6 +65,9 @@ func (a *adapters) place(snap *fleet.Snapshot, one *Adapter, tried []fleet.Worke
 	}
 	return a.placeOutside(snap, one, tried, now)
 }
+
+// cannotLoad reports whether the engine of a worker did not know the order within the last minute. a.mu is held.
+func (a *adapters) cannotLoad(id fleet.WorkerID, now int64) bool { return now < a.unable[id] }
 
 // placeOutside is place among the workers that are not in tried. a.mu is held.
 func (a *adapters) placeOutside(snap *fleet.Snapshot, one *Adapter, tried []fleet.WorkerID, now int64) (out place) {

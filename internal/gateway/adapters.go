@@ -52,9 +52,9 @@ type adapters struct {
 	busy    map[fleet.WorkerID]bool // the workers that carry out an order
 	failed  map[string]failedLoad   // the last load of an adapter, if it failed
 	paths   map[fleet.WorkerID]map[string]string
-	unable  map[fleet.WorkerID]time.Time // workers whose engine does not know these orders, and until when this counts
-	waiting list.List                    // of *adapterWait: the requests that wait for an adapter, the newest last
-	bytes   int64                        // memory of their bodies
+	unable  map[fleet.WorkerID]int64 // workers whose engine does not know these orders, and until when this counts, in Unix nanoseconds
+	waiting list.List                // of *adapterWait: the requests that wait for an adapter, the newest last
+	bytes   int64                    // memory of their bodies
 	clock   uint64
 	changed chan struct{} // closed and replaced when a load could go on
 	over    bool          // the process ends: nothing is loaded any more
@@ -77,7 +77,7 @@ func newAdapters(g *Gateway) *adapters {
 	a := &adapters{
 		g: g, uses: map[string]*adapterUse{}, loads: map[string]*adapterLoad{}, busy: map[fleet.WorkerID]bool{},
 		failed: map[string]failedLoad{}, paths: map[fleet.WorkerID]map[string]string{},
-		unable: map[fleet.WorkerID]time.Time{}, changed: make(chan struct{}),
+		unable: map[fleet.WorkerID]int64{}, changed: make(chan struct{}),
 	}
 	a.cfg.Store(&adapterSet{})
 	return a
