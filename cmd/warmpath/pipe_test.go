@@ -19,18 +19,26 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// The program that reads the access log from the standard output ends. The router serves on.
-func TestTheRouterOutlivesTheReaderOfItsLog(t *testing.T) {
+// warmpathCommand returns the command of this package with the arguments, as a process of its own.
+func warmpathCommand(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
+	cmd := exec.Command(self, args...)
+	cmd.Args[0] = "warmpath" // TestMain runs the command of this name
+	return cmd
+}
+
+// The program that reads the access log from the standard output ends. The router serves on.
+func TestTheRouterOutlivesTheReaderOfItsLog(t *testing.T) {
 	out, in, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	router := exec.Command(self, "serve", "--listen", "127.0.0.1:0", "--admin-listen", "", "--worker", "http://127.0.0.1:1,events=none", "--access-log", "stdout")
-	router.Args[0], router.Stdout = "warmpath", in // TestMain runs the command of this name
+	router := warmpathCommand(t, "serve", "--listen", "127.0.0.1:0", "--admin-listen", "", "--worker", "http://127.0.0.1:1,events=none", "--access-log", "stdout")
+	router.Stdout = in
 	log, err := router.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -68,10 +76,6 @@ func TestTheRouterOutlivesTheReaderOfItsLog(t *testing.T) {
 
 // Somebody holds the pipe of the standard error and does not read it. The pipe is full. The router serves and ends.
 func TestTheRouterServesAndEndsIfNobodyReadsItsStandardError(t *testing.T) {
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	out, in, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -83,9 +87,9 @@ func TestTheRouterServesAndEndsIfNobodyReadsItsStandardError(t *testing.T) {
 		n, _ = in.Write(make([]byte, 1<<20))
 	}
 	address, admin := fmt.Sprintf("127.0.0.1:%d", testenv.FreePort(t)), fmt.Sprintf("127.0.0.1:%d", testenv.FreePort(t))
-	router := exec.Command(self, "serve", "--listen", address, "--admin-listen", admin, "--log-level", "debug", "--engine-wait-timeout-secs", "0",
+	router := warmpathCommand(t, "serve", "--listen", address, "--admin-listen", admin, "--log-level", "debug", "--engine-wait-timeout-secs", "0",
 		"--worker", "http://127.0.0.1:1,events=none,model=m")
-	router.Args[0], router.Stderr = "warmpath", in // TestMain runs the command of this name
+	router.Stderr = in
 	if err := router.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -169,13 +173,9 @@ func TestASecondAnswerOfAWorkerIsNotPrinted(t *testing.T) {
 		_ = conn.(*net.TCPConn).CloseWrite()
 	}))
 	defer worker.Close()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	var log testenv.Buffer
-	router := exec.Command(self, "serve", "--listen", "127.0.0.1:0", "--admin-listen", "", "--log-level", "debug", "--worker", worker.URL+",events=none,model=m")
-	router.Args[0], router.Stderr = "warmpath", &log // TestMain runs the command of this name
+	router := warmpathCommand(t, "serve", "--listen", "127.0.0.1:0", "--admin-listen", "", "--log-level", "debug", "--worker", worker.URL+",events=none,model=m")
+	router.Stderr = &log
 	if err := router.Start(); err != nil {
 		t.Fatal(err)
 	}
