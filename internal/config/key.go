@@ -28,15 +28,22 @@ func (c *Config) readKey() *problem {
 	if c.Admin.Key != "" {
 		return wrong(errors.New("admin.key is set, too: keep one"))
 	}
-	data, err := readFile(c.Admin.KeyFile)
+	key, err := keyIn(c.Admin.KeyFile)
 	if err != nil {
 		return wrong(err)
 	}
-	c.Admin.Key = strings.TrimSpace(string(data))
-	if c.Admin.Key == "" {
-		return wrong(fmt.Errorf("%s is empty", c.Admin.KeyFile))
-	}
+	c.Admin.Key = key
 	return nil
+}
+
+// keyIn returns the key that a file has.
+func keyIn(file string) (string, error) {
+	data, err := readFile(file)
+	key := strings.TrimSpace(string(data))
+	if err == nil && key == "" {
+		err = fmt.Errorf("%s is empty", file)
+	}
+	return key, err
 }
 
 // readWorkerKey reads a worker's key from its file or from the environment. path is the path of the worker.
@@ -57,12 +64,9 @@ func readWorkerKey(t *discovery.Target, path string) *problem {
 		}
 		return nil
 	}
-	data, err := readFile(name)
-	if err != nil {
+	var err error
+	if t.APIKey, err = keyIn(name); err != nil {
 		return wrong(key, err)
-	}
-	if t.APIKey = strings.TrimSpace(string(data)); t.APIKey == "" {
-		return wrong(key, fmt.Errorf("%s is empty", name))
 	}
 	return nil
 }
