@@ -135,7 +135,7 @@ func (r *recovery) stepBack(ctx context.Context, w *fleet.Worker, limit int) (n 
 // client's text. What it repeats is compared with the client's text and left out, so this is as exact as a continuation
 // of ids. It must not take too long. The text will probably take as long as it took before.
 func (r *recovery) mayRepeat() bool {
-	return r.greedy && time.Unix(0, r.heard.Load()).Sub(r.first) < repeatTime
+	return greedy(&r.x.prepared.read) && time.Unix(0, r.heard.Load()).Sub(r.first) < repeatTime
 }
 
 // rootAt returns from where w loaded the model, "" if it is not known. Two workers can serve two models, such as a

@@ -70,7 +70,6 @@ type recovery struct {
 	ends    []int        // for each chunk: the number of ids up to its end
 	text    []byte       // the text that the client has
 	skip    []byte       // text of the client that the continuation still repeats
-	greedy  bool         // the same prompt gives the same text
 	until   time.Time    // when continuations that repeat the whole text must have done so; zero: none is under way
 	again   continuation // how the continuation under way is asked for
 	asked   int64        // when it was sent, in Unix nanoseconds; like again, it changes only while the exchange is in no roster
@@ -91,7 +90,6 @@ func (x *exchange) arm(d *warmpath.Decision) {
 	}
 	version := d.Worker.Facts.Version
 	r := &recovery{x: x, chat: x.dialect == api.OpenAIChat, engine: d.Worker.Facts.Engine, version: version}
-	r.greedy = greedy(&x.prepared.read)
 	r.root = r.rootAt(d.Worker)
 	r.remove = r.engine != fleet.EngineVLLM || !tokens.SendsNulls(version)
 	r.parsing.on = r.chat && usesParser(&x.prepared.read)
