@@ -39,10 +39,12 @@ type Fleet struct {
 	present []*Worker           // by ascending id
 	byPlace map[place]Holder
 	holders []holder
-	gone    map[Holder]int64          // by holder that left: the time of the first Retire after it left, Unix nanoseconds
-	free    []Holder                  // ids for future holders
-	turns   map[string]*atomic.Uint64 // by model name
-	kinds   []*kind                   // the kinds of the present workers, in the order of first sight
+	gone    map[Holder]int64  // by holder that left: the time of the first Retire after it left, Unix nanoseconds
+	free    []Holder          // ids for future holders
+	turns   map[string]*turns // by model name
+	kinds   []*kind           // the kinds of the present workers, in the order of first sight
+
+	links *links // it has a lock of its own
 }
 
 // known is what the fleet keeps of a worker that is present or left lately.
@@ -93,9 +95,10 @@ func New(c Config) *Fleet {
 		known:   map[WorkerID]*known{},
 		byPlace: map[place]Holder{},
 		gone:    map[Holder]int64{},
-		turns:   map[string]*atomic.Uint64{},
+		turns:   map[string]*turns{},
+		links:   &links{pairs: map[pair]*linkState{}},
 	}
-	f.current.Store(&Snapshot{superseded: make(chan struct{}), pools: map[string]*Pool{}})
+	f.current.Store(&Snapshot{superseded: make(chan struct{}), pools: map[string]*Pool{}, links: f.links})
 	return f
 }
 
@@ -272,6 +275,7 @@ func (f *Fleet) Remove(id WorkerID) {
 	for _, h := range old.Holders {
 		f.left(h)
 	}
+	f.links.drop(id)
 	f.publish()
 }
 
@@ -452,6 +456,7 @@ func (f *Fleet) publish() {
 		superseded: make(chan struct{}),
 		holders:    make([]holder, len(f.holders)),
 		pools:      map[string]*Pool{},
+		links:      f.links,
 	}
 	copy(s.holders, f.holders)
 	s.workers = slices.Clone(f.present)
@@ -466,6 +471,7 @@ func (f *Fleet) publish() {
 	bases := 0
 	for _, p := range s.pools {
 		p.finish(s)
+		p.divide(s)
 		if p.LoRA == "" && p.Name == p.Model {
 			bases++
 			s.only = p
@@ -483,11 +489,12 @@ func (f *Fleet) serve(s *Snapshot, w *Worker, m *Model) {
 	p := s.pools[m.ID]
 	base, lora := w.Facts.resolve(m)
 	if p == nil {
-		p = &Pool{Name: m.ID, Model: base, LoRA: lora, turn: f.turns[m.ID]}
-		if p.turn == nil {
-			p.turn = new(atomic.Uint64)
-			f.turns[m.ID] = p.turn
+		t := f.turns[m.ID]
+		if t == nil {
+			t = new(turns)
+			f.turns[m.ID] = t
 		}
+		p = &Pool{Name: m.ID, Model: base, LoRA: lora, turns: t}
 		s.pools[m.ID] = p
 		s.models = append(s.models, *m)
 	}
@@ -525,6 +532,29 @@ func (p *Pool) finish(s *Snapshot) {
 	}
 	if same {
 		p.BlockSize = p.Smallest
+	}
+}
+
+// divide makes the pools of the legs, if the workers have roles or connectors.
+func (p *Pool) divide(s *Snapshot) {
+	p.Alone = p
+	if !slices.ContainsFunc(p.Workers, func(w *Worker) bool { return w.Facts.Role != RoleBoth || w.Facts.Transfer.Connector != "" }) {
+		return
+	}
+	of := func(leg Leg, serves func(*Facts) bool) *Pool {
+		part := &Pool{Name: p.Name, Leg: leg, Model: p.Model, LoRA: p.LoRA, Others: p.Others, turns: p.turns}
+		for _, w := range p.Workers {
+			if serves(&w.Facts) {
+				part.Workers = append(part.Workers, w)
+			}
+		}
+		part.finish(s)
+		part.Alone = part
+		return part
+	}
+	p.Prefill, p.Decode = of(LegPrefill, (*Facts).Prefills), of(LegDecode, (*Facts).Decodes)
+	if slices.ContainsFunc(p.Workers, func(w *Worker) bool { return !w.Facts.Answers() }) {
+		p.Alone = of(LegWhole, (*Facts).Answers)
 	}
 }
 

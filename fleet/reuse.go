@@ -3,7 +3,6 @@ package fleet
 import (
 	"maps"
 	"slices"
-	"sync/atomic"
 	"time"
 )
 
@@ -38,7 +37,7 @@ func (f *Fleet) Retire(now int64) (retired []Holder) {
 			retired = append(retired, h)
 		}
 	}
-	maps.DeleteFunc(f.turns, func(model string, _ *atomic.Uint64) bool { return snap.pools[model] == nil })
+	maps.DeleteFunc(f.turns, func(model string, _ *turns) bool { return snap.pools[model] == nil })
 	if len(retired) > 0 {
 		slices.Sort(retired)
 		f.publish()

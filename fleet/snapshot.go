@@ -14,6 +14,7 @@ type Snapshot struct {
 	pools   map[string]*Pool
 	models  []Model
 	only    *Pool // set when the whole fleet serves one base model
+	links   *links
 }
 
 // holder is a snapshot's entry for one Holder.
@@ -26,6 +27,7 @@ type holder struct {
 // Pool is the workers that serve one model name. It is immutable; its slices must not be changed.
 type Pool struct {
 	Name      string      // the model name in requests
+	Leg       Leg         // LegWhole, or the leg of a request that Workers serve
 	Model     string      // the base model; the index is kept for base models
 	LoRA      string      // the adapter's name, "" for the base model itself
 	Others    []CacheName // what some of Workers call the model instead of Model and LoRA; at most maxOthers
@@ -34,9 +36,17 @@ type Pool struct {
 	BlockSize int         // tokens of the engine block of all workers; 0 if they differ or none is known
 	Smallest  int         // the smallest known engine block size in tokens; 0 when none is known
 
-	positions []int32        // by Holder: its index in Holders, plus 1; 0 if it is not in Holders
-	turn      *atomic.Uint64 // see Turn; the fleet keeps it for all later pools of this name
+	// Alone is the pool of the workers that serve whole requests: the pool itself, unless some worker only prefills.
+	// Prefill and Decode are the pools of the workers that serve the legs of divided requests. They are nil if no worker
+	// has a role or a connector.
+	Alone, Prefill, Decode *Pool
+
+	positions []int32 // by Holder: its index in Holders, plus 1; 0 if it is not in Holders
+	turns     *turns  // see Turn; the fleet keeps them for all later pools of this name
 }
+
+// turns counts the turns of a model name by leg.
+type turns [legs]atomic.Uint64
 
 // CacheName says under which names the index keeps a model's blocks: the base model, and the adapter or "".
 type CacheName struct{ Model, LoRA string }
@@ -57,9 +67,9 @@ func (p *Pool) Position(h Holder) int {
 // count grows by one. Round robin chooses by this count. All snapshots of a fleet share the count.
 func (p *Pool) Turn(take bool) uint64 {
 	if take {
-		return p.turn.Add(1) - 1
+		return p.turns[p.Leg].Add(1) - 1
 	}
-	return p.turn.Load()
+	return p.turns[p.Leg].Load()
 }
 
 // Generation counts the changes of the fleet; it grows with each snapshot.

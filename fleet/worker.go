@@ -69,6 +69,9 @@ type Facts struct {
 	ReportsCachedTokens bool // the usage of an answer has prompt_tokens_details.cached_tokens
 
 	AdapterSlots int // how many LoRA adapters the engine keeps loaded at the same time, as it reports
+
+	Role     Role     // which legs of a request the worker serves
+	Transfer Transfer // how it exchanges KV blocks with other workers
 }
 
 // UsedRanks returns how many ranks, from FirstRank on, get requests. The events of other ranks are not read.

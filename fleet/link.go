@@ -1,0 +1,226 @@
+package fleet
+
+import (
+	"sync"
+	"time"
+)
+
+// Link is how long KV blocks take from one worker to another: Base + Token·tokens milliseconds.
+type Link struct {
+	Base    float64 `json:"base_ms"`  // for each transfer: the handshake, and the steps of both engines that notice it
+	Token   float64 `json:"token_ms"` // for each token of the prompt whose blocks are sent
+	Samples int     `json:"samples"`  // transfers of this pair that were measured; 0: the times are assumed
+	// AloneUntil is the time before which the pair gets no transfers because several failed in a row, Unix nanoseconds;
+	// 0 is none.
+	AloneUntil int64 `json:"-"`
+}
+
+// Time returns the milliseconds of a transfer of the blocks of so many tokens.
+func (l *Link) Time(tokens int) float64 {
+	if tokens <= 0 {
+		return 0
+	}
+	return l.Base + l.Token*float64(tokens)
+}
+
+// Rested reports whether the pair may get a transfer at now.
+func (l *Link) Rested(now int64) bool { return now >= l.AloneUntil }
+
+// These are assumptions about a link before its first transfer was measured.
+const (
+	// linkBase is the assumed Base in milliseconds: vLLM's scheduler looks for received blocks once a step, and a step of
+	// a large model takes some 10 to 30 ms.
+	linkBase = 10
+	// linkBytes is the assumed speed in bytes per millisecond: a quarter of the 50 GB/s of one 400 Gbit/s link, because
+	// published measurements of NIXL between machines reach a part of the link only.
+	linkBytes = 12.5e6
+	// linkTokenBytes is the assumed size of the KV of a token if the worker does not report it: that of Llama-3.1-8B.
+	linkTokenBytes = 131072
+)
+
+// The rule by which a pair of workers is left alone: after linkFailures failed transfers in a row for linkRest, and for
+// twice the time after each further failure, up to linkLongestRest.
+const (
+	linkFailures    = 3
+	linkRest        = 30 * time.Second
+	linkLongestRest = 10 * time.Minute
+)
+
+// links holds the links of a fleet. Readers and writers take mu for the time of one lookup.
+type links struct {
+	mu    sync.RWMutex
+	pairs map[pair]*linkState
+	// near are the transfers of all pairs by their distance. A pair without measurements of its own takes these times.
+	near [distances]fit
+}
+
+type pair struct{ from, to WorkerID }
+
+// linkState is what is known about a pair.
+type linkState struct {
+	fit      fit
+	failures int // failed transfers in a row
+	until    int64
+}
+
+// distance says how far two workers are from each other, by their labels.
+type distance uint8
+
+const (
+	sameDomain distance = iota // the same value of the label nvlink
+	sameNode
+	sameZone
+	apart
+	distances
+)
+
+// The labels of workers that say where they are. Workers with the same value are near each other.
+const (
+	LabelNVLink = "nvlink" // the NVLink domain
+	LabelNode   = "node"
+	LabelZone   = "zone"
+)
+
+func distanceOf(a, b *Worker) distance {
+	if a == nil || b == nil {
+		return apart
+	}
+	for d, label := range [...]string{sameDomain: LabelNVLink, sameNode: LabelNode, sameZone: LabelZone} {
+		if v := a.Facts.Labels[label]; v != "" && v == b.Facts.Labels[label] {
+			return distance(d)
+		}
+	}
+	return apart
+}
+
+// fit is a linear fit of times against numbers of tokens, in which old measurements fade. The zero value knows nothing.
+type fit struct {
+	n               int
+	w, x, y, xx, xy float64 // weighted sums: of 1, tokens, milliseconds, tokens², tokens·milliseconds
+}
+
+// linkFade is the weight of the past at each new measurement: about the last fifty count.
+const linkFade = 0.98
+
+// linkPrior is the weight of the assumed times, in measurements. With less, the first measurement would decide alone,
+// and it often has the handshake of two engines in it.
+const linkPrior = 2
+
+func (f *fit) add(tokens int, ms float64) {
+	x := float64(tokens)
+	f.n++
+	f.w, f.x, f.y = f.w*linkFade+1, f.x*linkFade+x, f.y*linkFade+ms
+	f.xx, f.xy = f.xx*linkFade+x*x, f.xy*linkFade+x*ms
+}
+
+// link returns the fitted times. assumed counts as linkPrior measurements: one of few tokens, and one of as many tokens
+// as the mean transfer had.
+func (f *fit) link(assumed Link) Link {
+	if f.n == 0 {
+		return assumed
+	}
+	mean := max(f.x/f.w, 1)
+	w, x, y, xx, xy := f.w, f.x, f.y, f.xx, f.xy
+	for _, at := range [...]float64{0, 2 * mean} {
+		ms := assumed.Base + assumed.Token*at
+		const weight = linkPrior / 2
+		w, x, y, xx, xy = w+weight, x+weight*at, y+weight*ms, xx+weight*at*at, xy+weight*at*ms
+	}
+	det := w*xx - x*x
+	if det <= 0 {
+		return assumed
+	}
+	slope := (w*xy - x*y) / det
+	base := (y - slope*x) / w
+	switch {
+	case slope < 0:
+		slope, base = 0, y/w
+	case base < 0:
+		base, slope = 0, xy/xx
+	}
+	return Link{Base: base, Token: slope, Samples: f.n}
+}
+
+// assumedLink returns the times that are assumed for a transfer from worker a.
+func assumedLink(a *Worker) Link {
+	bytes := linkTokenBytes
+	if a != nil && a.Facts.Transfer.TokenBytes > 0 {
+		bytes = a.Facts.Transfer.TokenBytes
+	}
+	return Link{Base: linkBase, Token: float64(bytes) / linkBytes}
+}
+
+// Link returns how long KV blocks take from worker from to worker to, as learned so far. A pair without measurements
+// has the times of pairs at the same distance, by the labels nvlink, node and zone. If there are none, the times are
+// assumed. Link takes a lock for the time of one lookup.
+func (s *Snapshot) Link(from, to *Worker) Link {
+	l := s.links
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	out := assumedLink(from)
+	out = l.near[distanceOf(from, to)].link(out)
+	out.Samples = 0
+	if p := l.pairs[pair{from.ID, to.ID}]; p != nil {
+		if p.fit.n > 0 {
+			out = p.fit.link(out)
+		}
+		out.AloneUntil = p.until
+	}
+	return out
+}
+
+// Transferred notes that the blocks of so many tokens came from worker from to worker to within the given time. It ends
+// a row of failed transfers.
+func (f *Fleet) Transferred(from, to *Worker, tokens int, took time.Duration) {
+	l := f.links
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := l.pair(from, to)
+	p.failures, p.until = 0, 0
+	if tokens <= 0 || took < 0 {
+		return
+	}
+	ms := float64(took) / float64(time.Millisecond)
+	p.fit.add(tokens, ms)
+	l.near[distanceOf(from, to)].add(tokens, ms)
+}
+
+// TransferFailed notes that a transfer failed. After three in a row the pair is left alone for a while; alone is then
+// the length of that time.
+func (f *Fleet) TransferFailed(from, to *Worker, now int64) (alone time.Duration) {
+	l := f.links
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := l.pair(from, to)
+	if p.failures++; p.failures < linkFailures {
+		return 0
+	}
+	alone = linkLongestRest
+	if doubled := p.failures - linkFailures; doubled < 5 {
+		alone = min(alone, linkRest<<doubled)
+	}
+	p.until = now + int64(alone)
+	return alone
+}
+
+// pair returns the state of a pair. l.mu is held.
+func (l *links) pair(from, to *Worker) *linkState {
+	key := pair{from.ID, to.ID}
+	p := l.pairs[key]
+	if p == nil {
+		p = &linkState{}
+		l.pairs[key] = p
+	}
+	return p
+}
+
+// drop forgets the pairs of a worker that left.
+func (l *links) drop(id WorkerID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for key := range l.pairs {
+		if key.from == id || key.to == id {
+			delete(l.pairs, key)
+		}
+	}
+}
