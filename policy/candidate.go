@@ -29,6 +29,11 @@ type Query struct {
 	Requests Requests             // the requests under way at each holder; nil if they are not known
 
 	Cached []fleet.Cached // the answer of the policy's Source, by ascending worker; nil is no answer
+
+	// Leg is the part of the request that the chosen candidate will serve. Before a decode leg comes the prefill leg,
+	// which is predicted to end after Prefilled milliseconds.
+	Leg       fleet.Leg
+	Prefilled float64
 }
 
 // Requests knows the requests under way at each holder. A *fleet.Snapshot implements it.
@@ -63,6 +68,14 @@ type Candidate struct {
 	// is 0 without Spec.NeedsAtRisk.
 	AtRisk int
 	Full   int // prompt tokens that would match if the model had only groups with full attention; for explanation only
+
+	// Fetched is how many tokens beyond Kept come from Source, another worker, before the holder computes the rest. In a
+	// decode leg Source is the worker of the prefill leg, and all other tokens come from there. Transfer is the predicted
+	// time in milliseconds until these blocks are there. Unpaired says why Source cannot send to the holder; "" if it can.
+	Fetched  int
+	Source   *fleet.Worker
+	Transfer float64
+	Unpaired string
 
 	Score  float64           // set by the scorers or the chooser, if the candidate passed the filters; higher is better
 	Terms  [MaxTerms]float64 // the parts of Score in the order of [Policy.Terms]; for explanation

@@ -27,6 +27,9 @@ const (
 	ReasonNotRank     = "not the rank asked for"
 	ReasonSaturated   = "saturated"
 	ReasonNotLooked   = "not looked at: others match more or have less load"
+	ReasonPrefills    = "computes the prompt: the answer comes from another worker"
+	ReasonConnector   = "its KV connector is not that of the worker that computes the prompt"
+	ReasonRests       = "several transfers from the worker that computes the prompt failed in a row"
 	reasonImbalance   = "too much work for what it matches"
 )
 
@@ -125,6 +128,8 @@ func barred(q *Query, c *Candidate) string {
 		return ReasonNotTarget
 	case q.Rank >= 0 && c.Rank != q.Rank:
 		return ReasonNotRank
+	case c.Unpaired != "":
+		return c.Unpaired
 	case len(q.Exclude) > 0 && slices.Contains(q.Exclude, c.Worker.ID):
 		return reasonExcluded
 	case !c.Available:

@@ -222,10 +222,17 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 	own, t := timing(c), &usual.timing
 	prompt := float64(q.PromptTokens)
 	n := max(prompt-m.reach(c), 1)
+	computed := n // tokens that the holder computes
+	switch q.Leg {
+	case fleet.LegDecode:
+		computed = 1 // engines compute the last token of a prompt whose blocks they received
+	case fleet.LegPrefill:
+		answer = 1
+	}
 	requests := float64(l.Requests)
 	context := float64(l.ContextTokens + l.OutputTokens)
 	step := t.Step(l.Requests, l.ContextTokens+l.OutputTokens)
-	compute := t.Token*n + t.Attention*n*(prompt-n/2)
+	compute := t.Token*computed + t.Attention*computed*(prompt-computed/2)
 
 	// The wait for the prompts before this request's prompt, for the decodes in the same passes, and for the rest of the
 	// present pass.
@@ -251,7 +258,7 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 	terms := &c.Terms
 	terms[costWait] = wait
 	terms[costMemory] = memory
-	terms[costPrefill] = compute + step*max(1, n/fleet.PassTokens)
+	terms[costPrefill] = compute + c.Transfer + step*max(1, computed/fleet.PassTokens)
 	terms[costTail] = m.Tail * max(wait+memory-float64(m.TailAfter)/1e6, 0)
 	terms[costDecode] = alone + slowed
 	terms[costOthers] = others
@@ -260,14 +267,15 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 		pressure = l.Pressure()
 	}
 	pressure = max(pressure, l.Filled, leastPressure)
-	terms[costEvict] = m.Eviction * pressure * compute * (1 + m.Externality*requests)
+	// The evicted blocks of a decode worker come back as these blocks came: from another worker.
+	terms[costEvict] = m.Eviction * pressure * (compute*(1+m.Externality*requests) + c.Transfer)
 	c.Score = -(wait + memory + terms[costPrefill] + terms[costTail] + alone + slowed + others + terms[costEvict])
 }
 
 // reach returns the number of prompt tokens that c need not compute. A token on a slower tier counts in part, because
 // reading it takes time, too.
 func (m *marginal) reach(c *Candidate) float64 {
-	tokens := float64(c.Kept())
+	tokens := float64(c.Kept() + c.Fetched)
 	if c.Tier[block.TierGPU] == c.Match && m.weights[block.TierGPU] == 1 {
 		return tokens
 	}

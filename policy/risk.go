@@ -127,6 +127,9 @@ func ownFirstToken(c *Candidate) float64 {
 func (m *marginal) risk(q *Query, c *Candidate, usual *typical, s *riskScratch) float64 {
 	l, own := &c.Load, timing(c)
 	n := max(q.PromptTokens-int(m.reach(c)), 1)
+	if q.Leg == fleet.LegDecode {
+		n = 1
+	}
 	d := delay{
 		step:    own.Step(l.Requests, l.ContextTokens+l.OutputTokens),
 		backlog: float64(l.Backlog) / 1e6,
@@ -197,14 +200,14 @@ func (d *delay) risk(u *fleet.Underway, now int64, sorted []int32) (risk float64
 func ownRisk(q *Query, c *Candidate, usual *typical) (risk float64) {
 	l := &c.Load
 	step := usual.timing.Step(l.Requests+1, l.ContextTokens+l.OutputTokens+int64(q.PromptTokens))
-	first := ownFirstToken(c)
+	first := ownFirstToken(c) + q.Prefilled
 	if q.Arrived > 0 {
 		first += max(float64(q.Now-q.Arrived)/1e6, 0)
 	}
 	for _, level := range q.Levels {
 		limit := float64(level.FirstToken) / 1e6
 		kept := 1 - broken(first/limit)
-		if level.PerToken > 0 {
+		if level.PerToken > 0 && q.Leg != fleet.LegPrefill {
 			kept *= 1 - broken(step*1e6/float64(level.PerToken))
 		}
 		risk += value(level) * (1 - kept)
