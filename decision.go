@@ -34,6 +34,16 @@ type Record struct {
 	Tier            [block.NumTiers]int // MatchTokens, split by the tier of the blocks
 	BlockSize       int                 // tokens of a block of the index; 0 if the prompt was not matched
 
+	Leg      fleet.Leg       // the part of the request that Worker serves
+	Division policy.Division // whether the request is divided, and why
+	// Prefill is the record of the prefill leg, if the request is divided: its Worker computes the prompt, and sends the
+	// KV blocks to Worker. nil: the request is not divided.
+	Prefill *Record
+	// Fetched is the number of prompt tokens whose blocks the worker reads from Source, another worker, before it computes
+	// the rest. It is 0 in a decode leg, which gets the blocks from the worker of the prefill leg.
+	Fetched int
+	Source  *fleet.Worker
+
 	Policy string
 	Terms  []string      // names of the values in Candidate.Terms; the caller must not change the slice
 	Branch policy.Branch // the rule that decided, in one word
@@ -81,6 +91,10 @@ func (r *Record) Why(i int) string {
 // candidate would be left out, it replaces the last candidate of the copy.
 func (r *Record) Clone(candidates int) Record {
 	c := *r
+	if r.Prefill != nil {
+		leg := r.Prefill.Clone(candidates)
+		c.Prefill = &leg
+	}
 	if candidates < 0 || candidates >= len(r.Candidates) {
 		c.Candidates = append([]policy.Candidate(nil), r.Candidates...)
 		return c
@@ -140,6 +154,9 @@ type Decision struct {
 	Record
 
 	router      *Router
+	leg         *Decision    // the decision about the prefill leg; nil if the request is not divided
+	prefilled   atomic.Int64 // when the prefill leg ended well, Unix nanoseconds; 0 is not yet
+	transfer    atomic.Int64 // the measured nanoseconds of the transfer; 0 is not known
 	policy      *policy.Policy
 	shadow      *policy.Policy // a second policy that learns from this decision; nil is none
 	reservation fleet.Reservation
@@ -189,6 +206,7 @@ func (d *Decision) UncachedTokens() int {
 func (d *Decision) FirstToken(now int64) {
 	if d.firstToken.CompareAndSwap(0, now) {
 		d.reservation.FirstToken(now)
+		d.transferred(now)
 	}
 }
 
@@ -226,7 +244,16 @@ func (d *Decision) Done(o fleet.Outcome, now int64) {
 		UncachedTokens: max(d.PromptTokens-d.PredictedTokens, 0),
 		OutputTokens:   (d.reservation.Output() + d.choices - 1) / d.choices,
 	}
+	if d.Leg == fleet.LegPrefill {
+		d.finished.OutputTokens = 0 // its one token says nothing about the length of answers
+	}
 	d.policy.Finished(&d.finished)
+	if d.Leg != fleet.LegPrefill && d.Division.Considered {
+		d.router.weigher.Finished(&d.finished)
+	}
+	if d.leg != nil {
+		d.leg.Done(fleet.OutcomeUnknown, now)
+	}
 	if d.shadow != nil {
 		d.shadow.Finished(&d.finished)
 	}
@@ -237,7 +264,13 @@ func (d *Decision) Done(o fleet.Outcome, now int64) {
 func (d *Decision) Recycle() {
 	d.Done(fleet.OutcomeUnknown, d.Now)
 	r := d.router
+	if d.leg != nil {
+		d.leg.Recycle()
+		d.leg = nil
+	}
 	d.firstToken.Store(0)
+	d.prefilled.Store(0)
+	d.transfer.Store(0)
 	d.forgetLearned()
 	d.clearCandidates()
 	d.Record = Record{Candidates: d.Candidates}

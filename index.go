@@ -235,8 +235,8 @@ func (r *Router) dropUnserved(now int64) {
 	})
 	r.indexes.Store(&indexes)
 	scouts := maps.Clone(*r.scouts.Load())
-	maps.DeleteFunc(scouts, func(model string, _ *scout) bool {
-		_, served := snap.Pool(model)
+	maps.DeleteFunc(scouts, func(key scoutKey, _ *scout) bool {
+		_, served := snap.Pool(key.model)
 		return !served
 	})
 	r.scouts.Store(&scouts)

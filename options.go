@@ -29,6 +29,10 @@ type Options struct {
 	// a request with its name. "" is none.
 	Shadow string
 
+	// Legs says which requests are divided into a prefill leg and a decode leg, at different workers. It counts only for
+	// models whose workers have a KV connector.
+	Legs Legs
+
 	// Index sizes the index of each base model.
 	Index kvindex.Config
 	// MaxSpeculative is how many pairs of a holder and a block may be expected because a prompt was sent, for each base
@@ -104,6 +108,9 @@ func (o *Options) validate() error {
 	}
 	if err := fleet.ValidateServiceLevels(o.ServiceLevels); err != nil {
 		errs = append(errs, err)
+	}
+	if o.Legs.Mode > policy.ModeNever {
+		errs = append(errs, fmt.Errorf("mode %d of dividing requests is not known", o.Legs.Mode))
 	}
 	if o.MaxRequests < 0 {
 		errs = append(errs, fmt.Errorf("limit of %d requests is negative", o.MaxRequests))

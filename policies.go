@@ -23,6 +23,9 @@ type policyTable struct {
 	standard *policy.Policy            // decides if neither the request nor the configuration of its model names a policy
 	byModel  map[string]*policy.Policy // the policies of models, by the model name in requests or by the base model
 	shadow   *policy.Policy            // the shadow policy; nil is none
+	legs     Legs
+	prefill  *policy.Policy // decides prefill legs; nil: the policy of the request
+	decode   *policy.Policy // the same for decode legs
 }
 
 // PolicyChange is an argument of [Router.ChangePolicies].
@@ -38,6 +41,8 @@ type PolicyChange struct {
 	ByModel  map[string]string
 	// Shadow names the shadow policy, see [Options.Shadow]; "" is none.
 	Shadow string
+	// Legs says which requests are divided, see [Options.Legs].
+	Legs Legs
 }
 
 // buildPolicies builds the built-in policies and the policies of o. A policy of o replaces a built-in policy of the
@@ -76,6 +81,13 @@ func (t *policyTable) choose(standard string, byModel map[string]string, shadow 
 	if shadow != "" {
 		t.shadow = named("shadow policy", shadow)
 	}
+	t.prefill, t.decode = nil, nil
+	if t.legs.PrefillPolicy != "" {
+		t.prefill = named("prefill policy", t.legs.PrefillPolicy)
+	}
+	if t.legs.DecodePolicy != "" {
+		t.decode = named("decode policy", t.legs.DecodePolicy)
+	}
 	return errors.Join(errs...)
 }
 
@@ -87,7 +99,7 @@ func (t *policyTable) choose(standard string, byModel map[string]string, shadow 
 func (r *Router) ChangePolicies(c PolicyChange) error {
 	r.choosing.Lock()
 	defer r.choosing.Unlock()
-	next := policyTable{all: maps.Clone(r.table.Load().all)}
+	next := policyTable{all: maps.Clone(r.table.Load().all), legs: c.Legs}
 	if err := buildInto(next.all, c.Specs); err != nil {
 		return fmt.Errorf("change policies: %w", err)
 	}

@@ -112,7 +112,7 @@ const mostTries = 16
 func (p *Prepared) Route(ctx context.Context) (*Decision, error) {
 	r, req := p.router, p.request
 	d, err := p.decide(ctx, true)
-	for tries := 1; err == nil && !r.reserve(d, req); tries++ { // other requests filled the holder meanwhile
+	for tries := 1; err == nil && !r.reserveLegs(d, req); tries++ { // other requests filled the holder meanwhile
 		d.Recycle()
 		if tries == mostTries {
 			return nil, fmt.Errorf("route to model %.128q: %w", req.Model, ErrSaturated)
@@ -126,7 +126,7 @@ func (p *Prepared) Route(ctx context.Context) (*Decision, error) {
 		}
 		return nil, err
 	}
-	d.routed()
+	d.routedLegs()
 	return d, nil
 }
 

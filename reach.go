@@ -31,21 +31,28 @@ type scout struct {
 	places [watched]atomic.Uint32 // holder + 1; 0: the place has no holder
 }
 
-// scout returns the scout of a model name. It makes the scout on first use. [Router.Reclaim] drops the scouts of models
+// scoutKey is a model name, and the leg that the holders serve.
+type scoutKey struct {
+	model string
+	leg   fleet.Leg
+}
+
+// scout returns the scout of a pool. It makes the scout on first use. [Router.Reclaim] drops the scouts of models
 // without workers.
-func (r *Router) scout(model string) *scout {
-	if s := (*r.scouts.Load())[model]; s != nil {
+func (r *Router) scout(pool *fleet.Pool) *scout {
+	key := scoutKey{pool.Name, pool.Leg}
+	if s := (*r.scouts.Load())[key]; s != nil {
 		return s
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all := *r.scouts.Load()
-	if s := all[model]; s != nil {
+	if s := all[key]; s != nil {
 		return s
 	}
 	s := &scout{}
 	all = maps.Clone(all)
-	all[model] = s
+	all[key] = s
 	r.scouts.Store(&all)
 	return s
 }
@@ -76,7 +83,7 @@ func (r *Router) gather(d *Decision, snap *fleet.Snapshot, pool *fleet.Pool, req
 			d.add(snap, pool, int(block.Mix64(req.Random+i)%n))
 		}
 	default:
-		d.addLightest(snap, pool, r.scout(pool.Name))
+		d.addLightest(snap, pool, r.scout(pool))
 		d.addLongest(snap, pool)
 		d.nominees = d.policy.Nominate(&d.query, d.nominees[:0])
 		for _, h := range d.nominees {

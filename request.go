@@ -31,6 +31,13 @@ type Request struct {
 	Session policy.Session // the conversation, if the client named one
 	Tenant  string         // the client; "" is not known
 
+	// Undivided is the reason why the request must not be divided; "" if it may be. The router itself divides no
+	// request with several Choices, with a Target or with a Rank.
+	Undivided policy.Bypass
+	// Readable lists KV blocks of the prompt's beginning that a worker keeps for other workers, such as those of the
+	// conversation's last answer. A worker may fetch them in place of computing them.
+	Readable []Readable
+
 	// Cached says what the workers have cached, sorted by worker. It is the answer of the deciding policy's external
 	// source ([policy.Policy.Source]), and may be nil.
 	Cached []fleet.Cached
@@ -44,11 +51,11 @@ type Request struct {
 	Exclude []fleet.WorkerID // workers that must not be chosen, such as workers that already failed this request
 	Policy  string           // name of the policy; "" is the policy of the model, or else the router's default
 
-	// Levels are the service levels that the answer should keep, at most fleet.MaxServiceLevels. The slice must not change
-	// before the request is done. nil means the levels of [Options]; an empty slice that is not nil means none.
+	// Levels are the service levels that the answer should keep, at most fleet.MaxServiceLevels. The slice must not
+	// change before the request is done. nil means the levels of [Options]; an empty slice that is not nil means none.
 	Levels []fleet.ServiceLevel
-	// Arrived is when the request arrived, in Unix nanoseconds, if it waited before the decision: the time limits of its
-	// service levels count from then on. 0 is Now.
+	// Arrived is when the request arrived, in Unix nanoseconds, if it waited before the decision: the time limits of
+	// its service levels count from then on. 0 is Now.
 	Arrived int64
 
 	// Whole says that the answer comes in one piece, so that its first token is not seen. When the answer has come,
@@ -59,11 +66,17 @@ type Request struct {
 	// several answers, the router cannot conclude from the number of tokens how many passes the engine computed.
 	Choices int
 
-	// Now is the time in Unix nanoseconds. 0 means that the caller knows no time. For [fleet.Fleet.Expire] such a request
-	// begins at the next call of Expire. Other requests count the prompt as expected in a cache only if they have no time,
-	// either.
+	// Now is the time in Unix nanoseconds. 0 means that the caller knows no time. For [fleet.Fleet.Expire] such a
+	// request begins at the next call of Expire. Other requests count the prompt as expected in a cache only if they
+	// have no time, either.
 	Now    int64
 	Random uint64 // a uniformly random number; for the same request, state and number, the decision is the same
+}
+
+// Readable says that a worker keeps the KV blocks of a prompt's first tokens for other workers.
+type Readable struct {
+	Worker fleet.WorkerID
+	Tokens int
 }
 
 // Errors that callers distinguish with errors.Is.

@@ -19,7 +19,8 @@ type Router struct {
 	choosing  sync.Mutex // held while table is changed
 	decisions sync.Pool  // *Decision
 	prepared  sync.Pool  // *Prepared
-	scouts    atomic.Pointer[map[string]*scout]
+	scouts    atomic.Pointer[map[scoutKey]*scout]
+	weigher   *policy.Weigher
 
 	// indexes by base model. Readers load the map. A writer holds mu, copies the map and swaps the copy in. The map of
 	// scouts is changed in the same way.
@@ -39,14 +40,14 @@ func New(o Options) (*Router, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make router: %w", err)
 	}
-	r := &Router{options: o, fleet: o.Fleet}
-	table := policyTable{all: policies}
+	r := &Router{options: o, fleet: o.Fleet, weigher: policy.NewWeigher()}
+	table := policyTable{all: policies, legs: o.Legs}
 	if err := table.choose(o.Policy.Name, o.ModelPolicies, o.Shadow); err != nil {
 		return nil, fmt.Errorf("make router: %w", err)
 	}
 	r.table.Store(&table)
 	r.indexes.Store(&map[string]*modelIndex{})
-	r.scouts.Store(&map[string]*scout{})
+	r.scouts.Store(&map[scoutKey]*scout{})
 	return r, nil
 }
 
@@ -108,7 +109,7 @@ func (r *Router) reserve(d *Decision, req *Request) bool {
 	if c.Load.Requests >= int64(most) {
 		most = 0 // no limit: the holder was full already, and was chosen because no other holder is left
 	}
-	return r.fleet.Reserve(&d.reservation, d.Holder, fleet.Work{
+	work := fleet.Work{
 		UncachedTokens: uncached,
 		PromptTokens:   d.PromptTokens,
 		ContextBlocks:  (d.PromptTokens + c.BlockSize - 1) / c.BlockSize,
@@ -123,7 +124,9 @@ func (r *Router) reserve(d *Decision, req *Request) bool {
 		Class:          d.query.Class,
 		Scope:          req.Scope,
 		Most:           most,
-	}, req.Now)
+	}
+	d.legWork(&work)
+	return r.fleet.Reserve(&d.reservation, d.Holder, work, req.Now)
 }
 
 // classTokens is how many tokens of a prompt decide its class: enough that different applications differ, less than
@@ -171,8 +174,17 @@ func (p *Prepared) decide(ctx context.Context, take bool) (*Decision, error) {
 		return nil, fmt.Errorf("route by policy %q: %w", decides.Name(), ErrNoTarget)
 	}
 
+	if pool.Prefill != nil {
+		return p.divide(snap, pool, decides, take)
+	}
+	return p.decideLeg(leg{pool: pool, policy: decides}, snap, pool, take)
+}
+
+// decideLeg makes the decision about one leg. pool is the pool of all workers of the model.
+func (p *Prepared) decideLeg(l leg, snap *fleet.Snapshot, pool *fleet.Pool, take bool) (*Decision, error) {
+	r, req, decides := p.router, p.request, l.policy
 	d := p.decision()
-	d.Model, d.Base, d.LoRA = pool.Name, pool.Model, pool.LoRA
+	d.Model, d.Base, d.LoRA, d.Leg = pool.Name, pool.Model, pool.LoRA, l.pool.Leg
 	d.policy, d.Policy, d.Terms, d.Now = decides, decides.Name(), decides.Terms(), req.Now
 	d.PromptTokens, d.TokensKnown = req.promptTokens()
 	d.FromText = !d.TokensKnown && len(req.Text) > 0 && decides.Matches()
@@ -187,7 +199,7 @@ func (p *Prepared) decide(ctx context.Context, take bool) (*Decision, error) {
 		Rank:         req.Rank.Number(),
 		Exclude:      req.Exclude,
 		MaxRequests:  r.options.MaxRequests,
-		Turn:         pool.Turn(take),
+		Turn:         l.pool.Turn(take && pool.Prefill == nil),
 		Random:       req.Random,
 		Model:        pool.Model,
 		LoRA:         pool.LoRA,
@@ -200,8 +212,10 @@ func (p *Prepared) decide(ctx context.Context, take bool) (*Decision, error) {
 		Requests:     snap,
 		Cached:       req.Cached,
 		Prompt:       policy.Prompt{Tokens: req.Tokens, Keys: d.keys, BlockSize: d.BlockSize, Text: req.Text},
+		Leg:          l.pool.Leg,
+		Prefilled:    l.prefilled(),
 	}
-	d.settle(snap, r.choose(d, snap, pool, req))
+	d.settle(snap, r.choose(d, snap, &l, req))
 	if d.Worker == nil {
 		return d, fmt.Errorf("route to model %.128q: %w", req.Model, noChoice(d.Candidates))
 	}
@@ -209,25 +223,29 @@ func (p *Prepared) decide(ctx context.Context, take bool) (*Decision, error) {
 }
 
 // choose lists the candidates and lets the policy choose.
-func (r *Router) choose(d *Decision, snap *fleet.Snapshot, pool *fleet.Pool, req *Request) policy.Choice {
-	turn := d.query.Turn
+func (r *Router) choose(d *Decision, snap *fleet.Snapshot, l *leg, req *Request) policy.Choice {
+	pool, turn := l.pool, d.query.Turn
 	partial := r.gather(d, snap, pool, req)
-	d.noteMatches(pool, 0)
-	d.noteActive(snap)
-	d.noteRisks(snap)
+	d.noteFacts(snap, l, req)
 	choice := d.policy.Choose(&d.query, d.Candidates)
 	if partial && (choice.Index < 0 || !eligible(&d.Candidates[choice.Index])) { // no candidate may take the request: look at all holders
 		d.query.Turn = turn
 		d.begin(len(pool.Holders))
 		d.addAll(snap, pool)
-		d.noteMatches(pool, 0)
-		d.noteActive(snap)
-		d.noteRisks(snap)
+		d.noteFacts(snap, l, req)
 		choice = d.policy.Choose(&d.query, d.Candidates)
 	} else if partial && !d.take {
 		d.addRest(snap, pool)
 	}
 	return choice
+}
+
+// noteFacts sets the facts of the candidates that depend on the prompt.
+func (d *Decision) noteFacts(snap *fleet.Snapshot, l *leg, req *Request) {
+	d.noteMatches(l.pool, 0)
+	d.noteActive(snap)
+	d.noteRisks(snap)
+	d.noteTransfers(snap, l, req)
 }
 
 // decision returns an empty decision of p.
@@ -360,6 +378,9 @@ func (d *Decision) settle(snap *fleet.Snapshot, choice policy.Choice) {
 		}
 	}
 	d.MatchTokens, d.PredictedTokens, d.AtRiskTokens, d.Tier = c.Match, c.Kept(), c.AtRisk, c.Tier
+	if d.Leg != fleet.LegDecode {
+		d.Fetched, d.Source = c.Fetched, c.Source
+	}
 }
 
 // noChoice returns the error for candidates that all failed a filter. If the reasons differ, the error names the reason
