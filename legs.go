@@ -2,6 +2,7 @@ package warmpath
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/warmpath/warmpath/fleet"
@@ -30,8 +31,18 @@ const DefaultUncachedTokenThreshold = 256
 type leg struct {
 	pool   *fleet.Pool // the workers that serve the leg
 	policy *policy.Policy
-	first  *Decision // of a decode leg: the decision about the prefill leg
-	among  bool      // the fleet has workers that exchange KV blocks
+	first  *Decision        // of a decode leg: the decision about the prefill leg
+	among  bool             // the fleet has workers that exchange KV blocks
+	to     *fleet.Pool      // of a prefill leg: the workers of the decode leg
+	tried  []fleet.WorkerID // workers that must not be chosen, besides Request.Exclude
+}
+
+// exclude returns the workers that must not be chosen for the leg.
+func (l *leg) exclude(req *Request) []fleet.WorkerID {
+	if len(l.tried) == 0 {
+		return req.Exclude
+	}
+	return slices.Concat(req.Exclude, l.tried)
 }
 
 // prefilled returns the predicted milliseconds until the prefill leg before l has ended.
@@ -127,16 +138,31 @@ func (p *Prepared) decideLegs(snap *fleet.Snapshot, pool *fleet.Pool, table *pol
 		}
 		return decides
 	}
-	prefill, err := p.decideLeg(leg{pool: pool.Prefill, policy: policyOf(table.prefill), among: true}, snap, pool, take)
-	if err != nil {
-		return prefill, nil, policy.BypassNoPrefill
+	first := leg{pool: pool.Prefill, policy: policyOf(table.prefill), among: true, to: pool.Decode}
+	for {
+		var err error
+		if prefill, err = p.decideLeg(first, snap, pool, take); err != nil {
+			if len(first.tried) > 0 {
+				return prefill, nil, policy.BypassNoDecode
+			}
+			return prefill, nil, policy.BypassNoPrefill
+		}
+		decode, err = p.decideLeg(leg{pool: pool.Decode, policy: policyOf(table.decode), first: prefill, among: true}, snap, pool, take)
+		if err == nil {
+			return prefill, decode, ""
+		}
+		if len(first.tried) == mostPrefillWorkers-1 {
+			return prefill, decode, policy.BypassNoDecode
+		}
+		first.tried = append(first.tried, prefill.Worker.ID)
+		prefill.drop()
+		decode.drop()
 	}
-	decode, err = p.decideLeg(leg{pool: pool.Decode, policy: policyOf(table.decode), first: prefill, among: true}, snap, pool, take)
-	if err != nil {
-		return prefill, decode, policy.BypassNoDecode
-	}
-	return prefill, decode, ""
 }
+
+// mostPrefillWorkers is how many prefill workers are looked at in one decision. After the first one there are more only
+// if no worker can take the blocks of the worker before: its transfers failed, or the workers that could are full.
+const mostPrefillWorkers = 3
 
 // weigh predicts the costs of one worker and of two, and returns a reason if one worker is to be taken.
 func (p *Prepared) weigh(mode policy.Mode, whole, prefill, decode *Decision) policy.Bypass {
@@ -161,7 +187,7 @@ func (d *Decision) noteTransfers(snap *fleet.Snapshot, l *leg, req *Request) {
 		return
 	}
 	for i := range d.Candidates {
-		d.noteFetch(snap, &d.Candidates[i], req)
+		d.noteFetch(snap, l, &d.Candidates[i], req)
 	}
 }
 
@@ -186,9 +212,13 @@ func (d *Decision) noteHandover(snap *fleet.Snapshot, first *Decision) {
 }
 
 // noteFetch sets which tokens the candidate c would best fetch from another worker: from a worker of req.Readable, or,
-// if its connector can, from another candidate with a longer match.
-func (d *Decision) noteFetch(snap *fleet.Snapshot, c *policy.Candidate, req *Request) {
+// if its connector can, from another candidate with a longer match. A candidate of a prefill leg that has no partner
+// for the decode leg is left out.
+func (d *Decision) noteFetch(snap *fleet.Snapshot, l *leg, c *policy.Candidate, req *Request) {
 	mine := &c.Worker.Facts.Transfer
+	if l.to != nil && !l.to.Pairs(c.Worker) {
+		c.Unpaired = policy.ReasonNoPair
+	}
 	for _, r := range req.Readable {
 		if from := snap.ByID(r.Worker); from != nil && from.Ready && mine.Pairs(&from.Facts.Transfer) {
 			link := snap.Link(from, c.Worker)

@@ -150,7 +150,7 @@ func TestConnectorsMustBeTheSame(t *testing.T) {
 	other := serving(fleet.RoleDecode)
 	other.Transfer.Connector = "mooncake"
 	w := newWorld(t, marginalOptions(policy.ModeAlways), serving(fleet.RolePrefill), other)
-	if d := w.route(warmpath.Request{Tokens: prompt(1, 900), Now: second}); d.Division.Bypass != policy.BypassNoDecode || d.Worker.URL != "http://b" {
+	if d := w.route(warmpath.Request{Tokens: prompt(1, 900), Now: second}); d.Division.Bypass != policy.BypassNoPrefill || d.Worker.URL != "http://b" {
 		t.Errorf("%s %+v", d, d.Division)
 	}
 }

@@ -197,7 +197,7 @@ func (p *Prepared) decideLeg(l leg, snap *fleet.Snapshot, pool *fleet.Pool, take
 		Known:        d.TokensKnown || d.FromText,
 		Target:       req.Target,
 		Rank:         req.Rank.Number(),
-		Exclude:      req.Exclude,
+		Exclude:      l.exclude(req),
 		MaxRequests:  r.options.MaxRequests,
 		Turn:         l.pool.Turn(take && pool.Prefill == nil),
 		Random:       req.Random,

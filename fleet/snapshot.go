@@ -63,6 +63,16 @@ func (p *Pool) Position(h Holder) int {
 	return int(p.positions[h]) - 1
 }
 
+// Pairs reports whether a worker of the pool, other than w, exchanges KV blocks with w.
+func (p *Pool) Pairs(w *Worker) bool {
+	for _, o := range p.Workers {
+		if o.ID != w.ID && w.Facts.Transfer.Pairs(&o.Facts.Transfer) {
+			return true
+		}
+	}
+	return false
+}
+
 // Turn returns how many turns were taken for this model name so far. If take is set, it also takes a turn, so that the
 // count grows by one. Round robin chooses by this count. All snapshots of a fleet share the count.
 func (p *Pool) Turn(take bool) uint64 {

@@ -29,6 +29,7 @@ const (
 	ReasonNotLooked   = "not looked at: others match more or have less load"
 	ReasonPrefills    = "computes the prompt: the answer comes from another worker"
 	ReasonConnector   = "its KV connector is not that of the worker that computes the prompt"
+	ReasonNoPair      = "no worker that decodes has its KV connector"
 	ReasonRests       = "several transfers from the worker that computes the prompt failed in a row"
 	reasonImbalance   = "too much work for what it matches"
 )
