@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Installs the engines for `make test-engines` from PyPI: vLLM 0.32.0 (2.6 GB) and SGLang 0.5.23 (3.2 GB) for the CPU,
-# LMCache's controller (82 MB), and the official OpenAI client (60 MB). It also makes tiny random models with two LoRA
-# adapters (20 MB). Everything goes into $WARMPATH_ENGINES, or ~/.cache/warmpath/engines, except what test/interop.sh
-# installs: the client and python3-zmq. A second run uses the files again; remove the folder to free the space. Needs
-# Linux x86-64, Python 3.11 to 3.14, gcc, binutils. Fails if an engine cannot be installed.
+# NIXL (210 MB), LMCache's controller (82 MB), and the official OpenAI client (60 MB). It also makes tiny random models
+# with two LoRA adapters (20 MB). Everything goes into $WARMPATH_ENGINES, or ~/.cache/warmpath/engines, except what
+# test/interop.sh installs: the client and python3-zmq. A second run uses the files again; remove the folder to free the
+# space. Needs Linux x86-64, Python 3.11 to 3.14, gcc, binutils. Fails if an engine cannot be installed.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 scripts=$here/scripts
@@ -33,6 +33,14 @@ for name in a b; do
   [ -f "$root/vllm/lora-$name/adapter_model.safetensors" ] ||
     "$python" "$scripts/make_lora.py" "$root/vllm/tiny-llama" "$root/vllm/lora-$name" $seed
 done
+
+# vLLM's connector NIXL moves blocks between a prefill and a decode server, here through the CPU's memory. Its wheels
+# also ask for those of another CUDA, which --no-deps leaves out.
+if ! (cd / && "$python" -c 'from nixl._api import nixl_agent') 2>/dev/null; then
+  echo "engines: NIXL in $root/vllm (210 MB)"
+  UV_CACHE_DIR=$root/vllm/uvcache "$root/vllm/tools/bin/uv" pip install -q --no-deps --python "$python" nixl==1.5.1 nixl-cu13==1.5.1 ||
+    { echo "engines: NIXL 1.5.1 is not installed: the lines above say why" >&2; exit 1; }
+fi
 
 # LMCache's controller runs without a GPU and uses the packages that were installed with vLLM. In the tests a script
 # plays the engines that report to the controller.
