@@ -44,22 +44,40 @@ var names = []struct{ target, title string }{
 	{"decisions", "cached, with the decision log"},
 	{"traces", "cached, with a trace of each request"},
 	{"other", "the other binary, kv_aware, tokens cached"},
+	{"vllm-router", "vllm-router 0.1.17, its prefill/decode mode"},
+	{"legs", "**warmpath, each request in two legs**"},
+	{"alone", "warmpath, the decode worker alone"},
 }
 
 func main() {
 	passes := flag.Int("passes", 0, "how many passes the medians are over")
 	commit := flag.String("commit", "", "what was measured")
 	nginx := flag.String("nginx", "", "nginx's version")
+	legs := flag.Bool("legs", false, "the lines are those of legs.sh")
 	flag.Parse()
 	lines, err := read(os.Stdin)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "gateway:", err)
 		os.Exit(1)
 	}
-	fmt.Printf("# The gateway beside others\n\n%s\n\n", machine())
-	fmt.Printf("Commit %s, %s, %s: `bash bench/gateway/run.sh`. Figures are medians of %d passes; all rows took\nturns in one run. Two mock workers stream 64 chunks, each flushed.\n\n", *commit, runtime.Version(), *nginx, *passes)
-	fmt.Print(
-		`- *Workload a*: prompts of 250 bytes, all different. *Workload b*: bodies of 33 KB, with a prefix of 24 KB that 50
+	title, script, about := "# The gateway beside others", "run.sh", aboutGateway
+	if *legs {
+		title, script, about = "# Requests in two legs beside others", "legs.sh", aboutLegs
+	}
+	fmt.Printf("%s\n\n%s\n\n", title, machine())
+	fmt.Printf("Commit %s, %s, %s: `bash bench/gateway/%s`. Figures are medians of %d passes; all rows took\nturns in one run. Two mock workers stream 64 chunks, each flushed.\n\n", *commit, runtime.Version(), *nginx, script, *passes)
+	fmt.Print(about)
+	for _, w := range []string{"a", "b", "8k", "64k", "512k"} {
+		table(os.Stdout, lines, w)
+	}
+	for _, l := range lines {
+		if l.OK != l.N {
+			fmt.Printf("- %s %s %s: %d of %d failed: %v\n", l.Mode, l.Workload, l.Target, l.N-l.OK, l.N, l.Errors)
+		}
+	}
+}
+
+const aboutGateway = `- *Workload a*: prompts of 250 bytes, all different. *Workload b*: bodies of 33 KB, with a prefix of 24 KB that 50
   sessions share.
 - *Added* is how much later the first token comes with the router than without. One client sends each request to all
   routers and directly to a worker, in turn. *Added p50* is the median of the differences between a router and the
@@ -75,16 +93,24 @@ func main() {
   remembers no ids.
 - *Workloads 8k, 64k and 512k*: prompts of so many bytes that share nothing.
 
-`)
-	for _, w := range []string{"a", "b", "8k", "64k", "512k"} {
-		table(os.Stdout, lines, w)
-	}
-	for _, l := range lines {
-		if l.OK != l.N {
-			fmt.Printf("- %s %s %s: %d of %d failed: %v\n", l.Mode, l.Workload, l.Target, l.N-l.OK, l.N, l.Errors)
-		}
-	}
-}
+`
+
+const aboutLegs = `The prompt of each request is computed at one worker, and its answer comes from the other (NIXL, pull). The workers
+compute nothing, so the figures are the cost of the router.
+
+- *Direct*: the client itself sends both legs to the workers, one after the other. *nginx*: the client itself sends both
+  legs, each through nginx. The other rows send one request to the router, which makes both legs of it.
+- *Workload a*: prompts of 250 bytes, all different. *Workload b*: bodies of 33 KB, with a prefix of 24 KB that 50
+  sessions share.
+- *Added* is how much later the first token comes than directly. One client sends each request to all routers and
+  directly, in turn. *Added p50* is the median of the differences; *added p99* is the difference of the two p99.
+- *Ratios* to nginx are in parentheses: the median over the passes of the ratio within a pass; the least and the
+  greatest one.
+- *Paced streams*: 60 requests arrive each second, and the workers send a chunk every 5 ms.
+- *req/s* is with 32 clients. *CPU* is the user and system time of the router's processes for a whole request, with
+  both legs. *Resident MB*: at the start → after the run for req/s.
+
+`
 
 func read(r io.Reader) ([]line, error) {
 	var lines []line

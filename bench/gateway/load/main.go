@@ -27,7 +27,7 @@ import (
 
 var (
 	mode    = flag.String("mode", "closed", "cycle, closed or open")
-	targets = flag.String("targets", "", "NAME=HOST:PORT[+HOST:PORT…], separated by commas; closed and open ask the first")
+	targets = flag.String("targets", "", "NAME=HOST:PORT[+HOST:PORT…], separated by commas; closed and open ask the first. NAME=A/B: the client sends the prefill leg to A, then the decode leg to B")
 	work    = flag.String("wl", "a", "workload: a, prompts of 250 bytes; b, bodies of 33 KB of which 50 sessions share 24 KB; 8k, 64k and 512k, prompts that share nothing")
 	clients = flag.Int("c", 1, "closed: clients at once")
 	count   = flag.Int("n", 1000, "cycle and closed: requests")
@@ -72,6 +72,15 @@ func parseTargets() (all []target) {
 	return all
 }
 
+// aim sets the address of s: HOST:PORT, or the addresses of both legs with a slash between them.
+func (s *sender) aim(address string) {
+	if prefill, decode, two := strings.Cut(address, "/"); two {
+		s.address, s.first = decode, &sender{address: prefill}
+		return
+	}
+	s.address = address
+}
+
 // cycle sends each request to all targets, one after the other, with one client. It compares each target's times with
 // the first target's times for the same request.
 func cycle(all []target) {
@@ -79,7 +88,7 @@ func cycle(all []target) {
 	results := make([][]result, len(all))
 	senders := make([]sender, len(all))
 	for k, t := range all {
-		senders[k].address = t.addresses[0]
+		senders[k].aim(t.addresses[0])
 	}
 	begin := time.Now()
 	order := rand.New(rand.NewSource(7))
@@ -126,7 +135,8 @@ func closed(t target) {
 		begin := time.Now()
 		for c := range *clients {
 			group.Go(func() {
-				s := sender{address: t.addresses[c%len(t.addresses)]}
+				var s sender
+				s.aim(t.addresses[c%len(t.addresses)])
 				defer s.close()
 				for {
 					i := int(next.Add(1)) - 1
@@ -160,7 +170,9 @@ func open(t target) {
 			idle[address] = l[:len(l)-1]
 			return l[len(l)-1]
 		}
-		return &sender{address: address}
+		s := new(sender)
+		s.aim(address)
+		return s
 	}
 	var group sync.WaitGroup
 	var outstanding atomic.Int64
@@ -179,10 +191,11 @@ func open(t target) {
 		outstanding.Add(1)
 		group.Go(func() {
 			defer outstanding.Add(-1)
-			s := take(t.addresses[i%len(t.addresses)])
+			address := t.addresses[i%len(t.addresses)]
+			s := take(address)
 			results[i] = s.send(bodies[i%len(bodies)], due)
 			mu.Lock()
-			idle[s.address] = append(idle[s.address], s)
+			idle[address] = append(idle[address], s)
 			mu.Unlock()
 		})
 	}

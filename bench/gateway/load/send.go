@@ -3,10 +3,12 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,12 +28,16 @@ type result struct {
 // concurrent use.
 type sender struct {
 	address string
+	first   *sender // sends the prefill leg of each request to another address; nil: requests have one leg
 	conn    net.Conn
 	in      *bufio.Reader
 	buffer  [32 << 10]byte
 }
 
 func (s *sender) close() {
+	if s.first != nil {
+		s.first.close()
+	}
 	if s.conn != nil {
 		s.conn.Close()
 		s.conn = nil
@@ -41,6 +47,20 @@ func (s *sender) close() {
 // send posts a body and reads the stream of the answer. The times in the result count from due, the time at which the
 // request should start.
 func (s *sender) send(body []byte, due time.Time) (r result) {
+	if s.first != nil {
+		if body, r.err = s.prefill(body, due); r.err != "" {
+			r.total = time.Since(due)
+			return r
+		}
+	}
+	return s.post(body, due, s.stream)
+}
+
+// answered reads the body of an answer and calls first at its first byte. It returns a description of the error, or "".
+type answered func(body io.Reader, first func()) string
+
+// post posts a body, and lets read take the answer.
+func (s *sender) post(body []byte, due time.Time, read answered) (r result) {
 	reusable := false
 	defer func() {
 		r.total = time.Since(due)
@@ -80,9 +100,37 @@ func (s *sender) send(body []byte, due time.Time) (r result) {
 		reusable = err == nil && !resp.Close
 		return r
 	}
-	r.err = s.stream(resp.Body, func() { r.first = time.Since(due) })
+	r.err = read(resp.Body, func() { r.first = time.Since(due) })
 	reusable = r.err == "" && !resp.Close
 	return r
+}
+
+// prefill sends the prefill leg of a request over NIXL, and returns the body of the decode leg: what a router does for
+// its clients.
+func (s *sender) prefill(body []byte, due time.Time) (decode []byte, failed string) {
+	var answer struct {
+		Params json.RawMessage `json:"kv_transfer_params"`
+	}
+	leg := slices.Concat([]byte(`{"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false},"max_tokens":1,"stream":false,`), cut(body))
+	r := s.first.post(leg, due, func(in io.Reader, _ func()) string {
+		data, err := io.ReadAll(in)
+		if err == nil {
+			err = json.Unmarshal(data, &answer)
+		}
+		if err != nil {
+			return "read the prefill leg: " + reason(err)
+		}
+		return ""
+	})
+	return slices.Concat([]byte(`{"kv_transfer_params":`), answer.Params, []byte(","), body[1:]), r.err
+}
+
+// cut returns the members of a body of makeBodies that a prefill leg shares with it, without the opening brace.
+func cut(body []byte) []byte {
+	for _, member := range []string{`"stream":true,`, `"max_tokens":64,`, `"stream_options":{"include_usage":true},`} {
+		body = bytes.Replace(body, []byte(member), nil, 1)
+	}
+	return body[1:]
 }
 
 // stream reads a stream of events to its end, and calls first at its first byte. It returns a description of the

@@ -1,11 +1,12 @@
 // Command mock is a worker that computes nothing. It answers each chat request with a stream of 64 chunks of text, and
-// flushes each chunk. It also answers the requests by which routers learn about a worker. bench/gateway/run.sh measures
+// flushes each chunk. It answers a prefill leg over NIXL in one piece, as vLLM does, and takes any decode leg. It also answers the requests by which routers learn about a worker. bench/gateway/run.sh measures
 // routers in front of two such workers.
 //
 //	mock -addr 127.0.0.1:9001 -name w1 [-delay 5ms] [-tokens=false]
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -134,6 +135,10 @@ func (w *worker) chat(out http.ResponseWriter, r *http.Request) {
 	}
 	delay := time.Duration(w.delay.Load())
 	prompt := len(body) / 4
+	if bytes.Contains(body, []byte(`"do_remote_decode":true`)) {
+		prefill(out, prompt)
+		return
+	}
 	usage := `"usage":{"prompt_tokens":` + strconv.Itoa(prompt) + `,"completion_tokens":` + strconv.Itoa(chunks) +
 		`,"total_tokens":` + strconv.Itoa(prompt+chunks) + `}`
 	out.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
@@ -155,4 +160,22 @@ func (w *worker) chat(out http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(out, `data: {"id":%q,"object":"chat.completion.chunk","created":%d,"model":%q,"choices":[],%s}`+"\n\n", id, created, model, usage)
 	flusher.Flush()
 	_, _ = io.WriteString(out, "data: [DONE]\n\n")
+}
+
+// prefill answers a prefill leg. The fields of kv_transfer_params are those of vLLM 0.32.
+func prefill(out http.ResponseWriter, prompt int) {
+	blocks := make([]int, (prompt+15)/16)
+	for i := range blocks {
+		blocks[i] = i + 1
+	}
+	writeJSON(out, map[string]any{
+		"id": id, "object": "chat.completion", "created": created, "model": model,
+		"choices": []any{map[string]any{"index": 0, "message": map[string]any{"role": "assistant", "content": " token"}, "finish_reason": "length"}},
+		"usage":   map[string]any{"prompt_tokens": prompt, "completion_tokens": 1, "total_tokens": prompt + 1},
+		"kv_transfer_params": map[string]any{
+			"do_remote_prefill": true, "do_remote_decode": false, "remote_block_ids": [][]int{blocks}, "remote_engine_id": "p0",
+			"remote_request_id": id, "remote_host": "127.0.0.1", "remote_port": 5600, "tp_size": 1, "dcp_size": 1, "pp_size": 1,
+			"remote_num_tokens": prompt, "remote_blocks_expiry_time": nil, "transfer_mode": "pull", "remote_prefill_cached_tokens": 0,
+		},
+	})
 }
