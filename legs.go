@@ -186,9 +186,29 @@ func (d *Decision) noteTransfers(snap *fleet.Snapshot, l *leg, req *Request) {
 		d.noteHandover(snap, l.first)
 		return
 	}
+	source := d.longestReadable()
 	for i := range d.Candidates {
-		d.noteFetch(snap, l, &d.Candidates[i], req)
+		c := &d.Candidates[i]
+		if l.to != nil && !l.to.Pairs(c.Worker) {
+			c.Unpaired = policy.ReasonNoPair
+		}
+		d.noteFetch(snap, c, source, req)
 	}
+}
+
+// longestReadable returns the candidate with the longest match among the candidates whose blocks others can fetch; nil
+// if no candidate has a match.
+func (d *Decision) longestReadable() (source *policy.Candidate) {
+	for i := range d.Candidates {
+		c := &d.Candidates[i]
+		if c.Match == 0 || !c.Available || !c.Worker.Facts.Transfer.Fetches {
+			continue
+		}
+		if source == nil || c.Match > source.Match || c.Match == source.Match && c.Load.Requests < source.Load.Requests {
+			source = c
+		}
+	}
+	return source
 }
 
 // noteHandover sets what each candidate of a decode leg gets from the worker of the prefill leg.
@@ -211,29 +231,19 @@ func (d *Decision) noteHandover(snap *fleet.Snapshot, first *Decision) {
 	}
 }
 
-// noteFetch sets which tokens the candidate c would best fetch from another worker: from a worker of req.Readable, or,
-// if its connector can, from another candidate with a longer match. A candidate of a prefill leg that has no partner
-// for the decode leg is left out.
-func (d *Decision) noteFetch(snap *fleet.Snapshot, l *leg, c *policy.Candidate, req *Request) {
+// noteFetch sets which tokens the candidate c would best fetch from another worker: from a worker of req.Readable, or
+// from source, if both workers have a connector that can. source may be nil.
+func (d *Decision) noteFetch(snap *fleet.Snapshot, c, source *policy.Candidate, req *Request) {
 	mine := &c.Worker.Facts.Transfer
-	if l.to != nil && !l.to.Pairs(c.Worker) {
-		c.Unpaired = policy.ReasonNoPair
-	}
 	for _, r := range req.Readable {
 		if from := snap.ByID(r.Worker); from != nil && from.Ready && mine.Pairs(&from.Facts.Transfer) {
 			link := snap.Link(from, c.Worker)
 			c.Fetch(&d.query, from, r.Tokens, &link)
 		}
 	}
-	if !mine.Fetches {
-		return
-	}
-	for i := range d.Candidates {
-		from := &d.Candidates[i]
-		if from.Match > c.Kept()+c.Fetched && from.Available && mine.Pairs(&from.Worker.Facts.Transfer) {
-			link := snap.Link(from.Worker, c.Worker)
-			c.Fetch(&d.query, from.Worker, from.Match, &link)
-		}
+	if source != nil && mine.Fetches && mine.Pairs(&source.Worker.Facts.Transfer) {
+		link := snap.Link(source.Worker, c.Worker)
+		c.Fetch(&d.query, source.Worker, source.Match, &link)
 	}
 }
 

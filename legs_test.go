@@ -3,6 +3,7 @@ package warmpath_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -208,5 +209,33 @@ func TestDividedRoutesDoNotAllocate(t *testing.T) {
 	}
 	if divided == 0 {
 		t.Error("no request was divided")
+	}
+}
+
+func BenchmarkRouteDivided(b *testing.B) {
+	for _, n := range []int{2, 8, 64, 256} {
+		b.Run(fmt.Sprintf("%d+%d", n, n), func(b *testing.B) {
+			var facts []fleet.Facts
+			for i := range 2 * n {
+				facts = append(facts, serving([]fleet.Role{fleet.RolePrefill, fleet.RoleDecode}[i%2]))
+			}
+			w := newWorld(b, marginalOptions(policy.ModeAuto), facts...)
+			for i := range n {
+				w.loads(fleet.Holder(2*i+1), 20)
+			}
+			req := request(warmpath.Request{Tokens: prompt(1, 8000), Now: second})
+			b.ReportAllocs()
+			for b.Loop() {
+				req.Now += 1000
+				req.Random++
+				d, err := w.router.Route(context.Background(), req)
+				if err != nil {
+					b.Fatal(err)
+				}
+				d.PrefillDone(fleet.OutcomeServed, req.Now)
+				d.Done(fleet.OutcomeServed, req.Now)
+				d.Recycle()
+			}
+		})
 	}
 }
