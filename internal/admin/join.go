@@ -28,6 +28,13 @@ type Settings struct {
 	Protocol  *string           `json:"protocol"`
 	TLS       *TLS              `json:"tls"`              // replaces all settings of TLS
 	Labels    map[string]string `json:"labels,omitempty"` // replaces all labels
+	// Role, and how the worker exchanges KV blocks.
+	Role            *string `json:"role"`
+	Connector       *string `json:"connector"`
+	TransferHost    *string `json:"transfer_host"`
+	TransferPort    *int    `json:"transfer_port"`
+	EngineID        *string `json:"engine_id"`
+	KVBytesPerToken *int    `json:"kv_bytes_per_token"`
 }
 
 // TLS has the files for an https worker, on the router's machine.
@@ -41,13 +48,16 @@ type TLS struct {
 // apply sets the given settings.
 func (s *Settings) apply(t *discovery.Target) {
 	for _, f := range []struct{ to, from *string }{{&t.Events, s.Events}, {&t.Replay, s.Replay}, {&t.Topic, s.Topic}, {&t.Model, s.Model},
-		{&t.APIKey, s.APIKey}, {&t.APIKeyUse, s.APIKeyUse}, {&t.Protocol, s.Protocol}} {
+		{&t.APIKey, s.APIKey}, {&t.APIKeyUse, s.APIKeyUse}, {&t.Protocol, s.Protocol},
+		{&t.Role, s.Role}, {&t.Connector, s.Connector}, {&t.TransferHost, s.TransferHost}, {&t.EngineID, s.EngineID}} {
 		if f.from != nil {
 			*f.to = *f.from
 		}
 	}
-	if s.Ranks != nil {
-		t.Ranks = *s.Ranks
+	for _, f := range []struct{ to, from *int }{{&t.Ranks, s.Ranks}, {&t.TransferPort, s.TransferPort}, {&t.KVBytesPerToken, s.KVBytesPerToken}} {
+		if f.from != nil {
+			*f.to = *f.from
+		}
 	}
 	if s.TLS != nil {
 		t.TLS = network.PeerTLS(*s.TLS)
@@ -60,7 +70,7 @@ func (s *Settings) apply(t *discovery.Target) {
 // given reports whether there is a setting.
 func (s *Settings) given() bool {
 	return s.Events != nil || s.Replay != nil || s.Topic != nil || s.Model != nil || s.Ranks != nil || s.APIKey != nil || s.APIKeyUse != nil || s.Protocol != nil ||
-		s.TLS != nil || s.Labels != nil
+		s.TLS != nil || s.Labels != nil || s.Role != nil || s.Connector != nil || s.TransferHost != nil || s.TransferPort != nil || s.EngineID != nil || s.KVBytesPerToken != nil
 }
 
 // Joining is the body of POST /admin/workers.

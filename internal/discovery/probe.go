@@ -54,6 +54,7 @@ func Probe(ctx context.Context, client *http.Client, t Target) (*Report, error) 
 type probe struct {
 	asker
 	*Report
+	reported reportedTransfer
 }
 
 func (p *probe) run(ctx context.Context) error {
@@ -103,6 +104,7 @@ func (p *probe) run(ctx context.Context) error {
 	p.boundRanks()
 	p.Facts.Labels = p.target.Labels
 	p.override()
+	p.transfer(ctx)
 	p.surface(ctx)
 	return nil
 }

@@ -27,7 +27,7 @@ func metricLines(r io.Reader, line func([]byte)) error {
 }
 
 // metricLabels returns, for each prefix, the labels of the lines of a Prometheus text that begin with it, at most
-// fleet.MaxRanks lines. A prefix is a name and "{".
+// fleet.MaxRanks lines. A prefix is a name and "{"; with another prefix only the number of lines means something.
 func metricLabels(r io.Reader, prefixes ...string) ([][]map[string]string, error) {
 	found := make([][]map[string]string, len(prefixes))
 	err := metricLines(r, func(line []byte) {

@@ -28,6 +28,7 @@ type serverInfo struct {
 	RandomSeed int64 `json:"random_seed"`
 	// KVEvents is absent before 0.5.13, and null if events are off.
 	KVEvents optional[sglangPublisher] `json:"kv_events"`
+	sglangDisaggregation
 }
 
 type sglangPublisher struct {
@@ -86,6 +87,7 @@ func (p *probe) sglang(info *serverInfo) {
 	f.Ranks = min(info.DPSize, fleet.MaxRank+1)
 	f.ReportsCachedTokens = info.CacheReport
 	f.AdapterSlots = max(info.MaxLoaded, info.MaxAdapters, 0)
+	p.sglangTransfer(&info.sglangDisaggregation)
 	switch ev := info.KVEvents.value; {
 	case ev != nil:
 		if size := blockSize(ev.BlockSize); size > 0 {

@@ -49,6 +49,20 @@ type Target struct {
 	TLS network.PeerTLS `yaml:"tls,omitempty"`
 	// Labels are read by policies, for example node and zone by the locality filter.
 	Labels map[string]string `yaml:"labels,omitempty"`
+	// Role is prefill, decode or both, see fleet.Role. If it is "", the router asks the worker.
+	Role string `yaml:"role,omitempty"`
+	// Connector is the name of the engine's KV connector, one of Connectors. If it is "", the router asks the worker.
+	// None means that the worker exchanges no KV blocks, whatever the worker itself reports.
+	Connector string `yaml:"connector,omitempty"`
+	// TransferHost and TransferPort are where other engines find the worker, see fleet.Transfer. If they are "" and 0,
+	// the router asks the worker; if it does not report a host, the host of URL is taken.
+	TransferHost string `yaml:"transfer_host,omitempty"`
+	TransferPort int    `yaml:"transfer_port,omitempty"`
+	// EngineID is the id that the engine got in its kv_transfer_config. If it is "", the router asks the worker. Rank r
+	// of several has the id with "_dp" and r behind it.
+	EngineID string `yaml:"engine_id,omitempty"`
+	// KVBytesPerToken is the size of the KV of one token in all layers, in bytes; 0 is unknown.
+	KVBytesPerToken int `yaml:"kv_bytes_per_token,omitempty"`
 }
 
 // ParseTarget parses URL[,OPTION=VALUE …]. The options are the settings of a Target, with tls.NAME and label.NAME, but
@@ -100,10 +114,30 @@ func ParseTarget(s string) (Target, error) {
 			t.TLS.KeyFile = value
 		case "tls.server_name":
 			t.TLS.ServerName = value
+		case "role":
+			t.Role = value
+		case "connector":
+			t.Connector = value
+		case "transfer_host":
+			t.TransferHost = value
+		case "transfer_port":
+			n, err := strconv.ParseUint(value, 10, 16)
+			if err != nil || n < 1 {
+				return t, fmt.Errorf("parse worker %q: transfer_port is not a number within 1..65535", shown(base))
+			}
+			t.TransferPort = int(n)
+		case "engine_id":
+			t.EngineID = value
+		case "kv_bytes_per_token":
+			n, err := strconv.Atoi(value)
+			if err != nil || n < 1 {
+				return t, fmt.Errorf("parse worker %q: kv_bytes_per_token is not a number of bytes above 0", shown(base))
+			}
+			t.KVBytesPerToken = n
 		default:
 			label, ok := strings.CutPrefix(name, "label.")
 			if !ok || label == "" {
-				return t, fmt.Errorf("parse worker %q: option %q is none of events, replay, topic, model, ranks, api_key_file, api_key_env, api_key_use, protocol, tls.ca_file, tls.cert_file, tls.key_file, tls.server_name, label.NAME%s",
+				return t, fmt.Errorf("parse worker %q: option %q is none of events, replay, topic, model, ranks, api_key_file, api_key_env, api_key_use, protocol, tls.ca_file, tls.cert_file, tls.key_file, tls.server_name, role, connector, transfer_host, transfer_port, engine_id, kv_bytes_per_token, label.NAME%s",
 					shown(base), name, labelHint(name))
 			}
 			if t.Labels == nil {
@@ -120,7 +154,7 @@ func ParseTarget(s string) (Target, error) {
 }
 
 // knownLabels are the labels that the router itself looks at.
-var knownLabels = [...]string{"hardware", "node", "zone"}
+var knownLabels = [...]string{"hardware", "node", "nvlink", "zone"}
 
 // labelHint returns a hint for an error text if an unknown option is the name of a known label, else "".
 func labelHint(option string) string {
@@ -148,7 +182,8 @@ func shown(text string) string {
 // Equal reports whether all fields are equal, except the places from which the key was read.
 func (t Target) Equal(o Target) bool {
 	return t.URL == o.URL && t.Events == o.Events && t.Replay == o.Replay && t.Topic == o.Topic && t.Model == o.Model && t.APIKey == o.APIKey &&
-		t.APIKeyUse == o.APIKeyUse && t.Protocol == o.Protocol && t.TLS == o.TLS && t.Ranks == o.Ranks && maps.Equal(t.Labels, o.Labels)
+		t.APIKeyUse == o.APIKeyUse && t.Protocol == o.Protocol && t.TLS == o.TLS && t.Ranks == o.Ranks && maps.Equal(t.Labels, o.Labels) &&
+		t.Role == o.Role && t.Connector == o.Connector && t.TransferHost == o.TransferHost && t.TransferPort == o.TransferPort && t.EngineID == o.EngineID && t.KVBytesPerToken == o.KVBytesPerToken
 }
 
 // Validate returns all problems of the target. It reads the files of TLS.
@@ -250,6 +285,7 @@ func (t Target) normalize() (Target, error) {
 	if t.Ranks < 0 || t.Ranks > fleet.MaxRanks {
 		errs = append(errs, fmt.Errorf("ranks: %d is outside 1..%d", t.Ranks, fleet.MaxRanks))
 	}
+	errs = append(errs, t.checkTransfer()...)
 	return t, errors.Join(errs...)
 }
 

@@ -16,7 +16,9 @@ const vllmDefaultPort = "tcp://*:5557"
 
 func (p *probe) vllm(ctx context.Context) {
 	sources, known := p.vllmSources(ctx)
-	p.CachingOff = p.vllmCache(ctx) == "False"
+	caching, nixl := p.vllmMetrics(ctx)
+	p.CachingOff = caching == "False"
+	p.vllmTransfer(ctx, nixl)
 	switch {
 	case known:
 		p.vllmEvents(sources)
@@ -111,25 +113,36 @@ func loopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// vllmCache reads vllm:cache_config_info. Its labels are vLLM's cache settings as Python texts, one line for each
-// data-parallel rank. It returns the setting enable_prefix_caching, or "" if the setting is not known.
-func (p *probe) vllmCache(ctx context.Context) string {
+// vllmMetrics reads /metrics. The labels of vllm:cache_config_info are vLLM's cache settings as Python texts, one line
+// for each data-parallel rank. caching is the setting enable_prefix_caching, or "" if the setting is not known. nixl
+// says what the families of metrics show about NIXL.
+func (p *probe) vllmMetrics(ctx context.Context) (caching string, nixl nixlFamilies) {
 	var lines, adapters []map[string]string
 	err := p.ask(ctx, http.MethodGet, "/metrics", nil, maxMetrics, func(r io.Reader) error {
-		found, err := metricLabels(r, "vllm:cache_config_info{", "vllm:lora_requests_info{")
+		found, err := metricLabels(r, "vllm:cache_config_info{", "vllm:lora_requests_info{", nixlPrefix, fetchFamily)
 		lines, adapters = found[0], found[1]
+		nixl = nixlFamilies{present: len(found[2]) > 0, fetches: len(found[3]) > 0}
 		return err
 	})
+	p.vllmCache(lines, adapters, err)
+	if len(lines) > 0 {
+		caching = lines[0]["enable_prefix_caching"]
+	}
+	return caching, nixl
+}
+
+// vllmCache sets what the lines of /metrics say about the cache and the adapters. err is the error of the question.
+func (p *probe) vllmCache(lines, adapters []map[string]string, err error) {
 	if len(adapters) > 0 { // vLLM writes this line once it has computed a request
 		p.Facts.AdapterSlots = atoi(adapters[0]["max_lora"])
 	}
 	if err != nil {
 		p.note("block size and capacity are unknown until events show them: %v", err)
-		return ""
+		return
 	}
 	if len(lines) == 0 {
 		p.note("block size and capacity are unknown until events show them: GET /metrics has no vllm:cache_config_info")
-		return ""
+		return
 	}
 	engines := map[string]bool{}
 	for _, labels := range lines {
@@ -154,7 +167,6 @@ func (p *probe) vllmCache(ctx context.Context) string {
 		// Every line shows the sum over all ranks (as vLLM 0.32 with two ranks did).
 		p.Facts.BlocksPerRank = blocks / len(engines)
 	}
-	return first["enable_prefix_caching"]
 }
 
 // atoi reads a positive number. It returns 0, which means not known, for Python's "None" and any other text.
