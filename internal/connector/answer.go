@@ -18,7 +18,7 @@ const (
 )
 
 // kinds are the kinds of members that a carried object can be asked for.
-var kinds = []string{"true", "text", "number", "lists", "any"}
+var kinds = []string{"true", "text", "number", "numbers", "lists", "any"}
 
 // find returns the value at a path such as choices.0.prompt_token_ids in an answer that was read. If an object has a
 // key twice, the last value counts, as in Python.
@@ -122,8 +122,10 @@ func is(value []byte, kind string) bool {
 	case "text":
 		return len(value) > 2 && value[0] == '"'
 	case "number":
-		n, err := strconv.ParseUint(string(value), 10, 31)
+		n, err := strconv.ParseUint(string(value), 10, 64)
 		return err == nil && n > 0
+	case "numbers":
+		return numbers(value)
 	case "lists": // at least one list that is not empty, and nothing else
 		some := false
 		for _, list := range jsonscan.Items(value) {

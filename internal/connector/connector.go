@@ -26,7 +26,9 @@ type End struct {
 
 // Pair is the request and the two workers that serve its legs.
 type Pair struct {
-	RequestID string // the same in both legs; it is also sent as X-Request-Id
+	// RequestID is the same in both legs, and is also sent as X-Request-Id. It is new for each attempt to divide the
+	// request: nixl_push finds the blocks by it.
+	RequestID string
 	Room      uint64 // a random number of 63 bits, new for each attempt
 	Prefill   End
 	Decode    End
@@ -97,23 +99,31 @@ func (c *Connector) AppendPrefill(dst, body []byte, p *Pair) ([]byte, error) {
 // if they are there. An answer that lacks a part is an error: its request must be served in another way.
 func (c *Connector) AppendDecode(dst, body []byte, p *Pair, answer []byte) ([]byte, error) {
 	r := request{Pair: p}
-	if a := &c.file.Answer; !c.Together() && (a.Carried != "" || a.Finish != nil) {
-		if err := check(answer); err != nil {
+	if !c.Together() {
+		if err := c.read(&r, answer); err != nil {
 			return dst, err
 		}
-		if reason, _ := textOf(find(answer, "choices.0.finish_reason")); a.Finish != nil && !slices.Contains(a.Finish, reason) {
-			return dst, fmt.Errorf("the prefill leg ended with %.40q: there is nothing to decode", reason)
-		}
-		if a.Carried != "" {
-			carried, err := carry(answer, a.Carried, a.Has)
-			if err != nil {
-				return dst, err
-			}
-			r.carried = carried
-		}
-		r.promptIDs = c.promptIDs(answer, p.Chat)
 	}
 	return c.append(dst, body, &c.file.Decode, &r)
+}
+
+// read takes from the answer of the prefill leg what the decode leg needs.
+func (c *Connector) read(r *request, answer []byte) (err error) {
+	of := &c.file.Answer
+	if of.Carried == "" {
+		r.promptIDs, _ = c.PromptIDs(answer, r.Chat)
+		return nil
+	}
+	if err := check(answer); err != nil {
+		return err
+	}
+	reason, _ := textOf(find(answer, "choices.0.finish_reason"))
+	if of.Finish != nil && !slices.Contains(of.Finish, reason) {
+		return fmt.Errorf("the prefill leg ended with %.40q: there is nothing to decode", reason)
+	}
+	r.promptIDs = c.promptIDs(answer, r.Chat)
+	r.carried, err = carry(answer, of.Carried, of.Has)
+	return err
 }
 
 // AppendFetch appends a body to dst that makes the worker p.Decode read blocks from the worker p.Prefill before it
@@ -125,12 +135,12 @@ func (c *Connector) AppendFetch(dst, body []byte, p *Pair, kept []byte) ([]byte,
 		return dst, fmt.Errorf("connector %s fetches nothing from another worker", c.file.Name)
 	}
 	r := request{Pair: p}
-	if k := c.file.Kept; k != nil {
-		if err := check(kept); err != nil {
-			return dst, err
-		}
+	if c.file.Kept != nil {
 		if len(kept) == 0 || kept[0] != '{' {
 			return dst, errors.New("nothing was kept from the last turn")
+		}
+		if err := check(kept); err != nil {
+			return dst, err
 		}
 		r.kept = kept
 	}

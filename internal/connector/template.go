@@ -10,8 +10,9 @@ import (
 )
 
 // template is a JSON value in which "{name}" stands for a value of the request; see values. A string that is one such
-// name becomes the value with its own type; in a longer string the value becomes text. A member without a value is left
-// out. The member "..." takes all members of an object that its own object does not name.
+// name becomes the value with its own type; in a longer string the value becomes text. A member without a value, or
+// with an object of such members only, is left out. The member "..." takes all members of an object that its own object
+// does not name.
 type template struct {
 	members []member // of an object
 	object  bool
@@ -122,7 +123,7 @@ func (t *template) append(dst []byte, r *request, over []byte) (out []byte, ok b
 		dst = t.appendRest(dst, start, rest.raw, written, nil)
 	}
 	dst = t.appendRest(dst, start, over, written, rest.raw)
-	return append(dst, '}'), true
+	return append(dst, '}'), len(dst) > start
 }
 
 func (t *template) appendLeaf(dst []byte, r *request) (out []byte, ok bool) {

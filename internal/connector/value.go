@@ -62,9 +62,10 @@ func (r *request) value(name string) (value, bool) { return values[name](r) }
 
 // values are the values of a request that a template can have. docs/connectors.md has a row for each.
 var values = map[string]func(r *request) (value, bool){
-	"request_id": func(r *request) (value, bool) { return text(r.RequestID) },
-	"room":       func(r *request) (value, bool) { return value{number: room(r.Pair), kind: numberValue}, true },
-	"number":     func(r *request) (value, bool) { return value{number: r.Room>>1 | 1<<62, kind: numberValue}, true },
+	"request_id":      func(r *request) (value, bool) { return text(r.RequestID) },
+	"vllm_request_id": func(r *request) (value, bool) { return text(vllmRequestID(r.Pair)) },
+	"room":            func(r *request) (value, bool) { return value{number: room(r.Pair), kind: numberValue}, true },
+	"number":          func(r *request) (value, bool) { return value{number: r.Room>>1 | 1<<62, kind: numberValue}, true },
 
 	"prefill.host":      func(r *request) (value, bool) { return text(host(&r.Prefill)) },
 	"prefill.port":      func(r *request) (value, bool) { return number(r.Prefill.Transfer.Port) },
@@ -76,8 +77,9 @@ var values = map[string]func(r *request) (value, bool){
 	"prefill.pp_size":   func(r *request) (value, bool) { return number(r.Prefill.Transfer.PipelineParallel) },
 
 	"carried":               func(r *request) (value, bool) { return raw(r.carried) },
-	"carried.host":          carriedHost,
+	"carried.host":          func(r *request) (value, bool) { return saidHost(&r.Prefill, r.carried) },
 	"kept":                  func(r *request) (value, bool) { return raw(r.kept) },
+	"kept.host":             func(r *request) (value, bool) { return saidHost(&r.Prefill, r.kept) },
 	"chat_prompt_ids":       func(r *request) (value, bool) { v, ok := raw(r.promptIDs); return v, ok && r.Chat },
 	"completion_prompt_ids": func(r *request) (value, bool) { v, ok := raw(r.promptIDs); return v, ok && !r.Chat },
 }
@@ -90,8 +92,10 @@ var needs = map[string]string{
 		"worker to the port of its bootstrap server or side channel",
 	"prefill.rank_port": "the port where other engines find the prefill worker is not known. Set transfer.port of the " +
 		"worker to the port of its side channel (VLLM_NIXL_SIDE_CHANNEL_PORT, or VLLM_P2P_SIDE_CHANNEL_PORT)",
+	"prefill.address": "the host and the port where other engines find the prefill worker are not known. Give its URL as " +
+		"http://HOST:PORT, or set transfer.host; and set transfer.port to the port of its bootstrap server",
 	"prefill.engine_id": "the engine id of the prefill worker's rank is not known. Set engine_id in the engine's " +
-		"--kv-transfer-config, and transfer.engine_ids of the worker",
+		"--kv-transfer-config and transfer.engine_ids of the worker; with Mooncake, look whether its bootstrap server answers",
 	"prefill.tp_size": "the tensor parallel size of the prefill worker is not known. Set transfer.tensor_parallel of " +
 		"the worker",
 }
@@ -137,6 +141,19 @@ func address(e *End) string {
 	return net.JoinHostPort(h, strconv.Itoa(e.Transfer.Port))
 }
 
+// vllmRequestID returns the id under which vLLM's engine knows the request, without the random end that it adds
+// (entrypoints/openai/chat_completion/serving.py, completion/serving.py; get_base_request_id in
+// distributed/kv_transfer/kv_connector/utils.py).
+func vllmRequestID(p *Pair) string {
+	switch {
+	case p.RequestID == "":
+		return ""
+	case p.Chat:
+		return "chatcmpl-" + p.RequestID
+	}
+	return "cmpl-" + p.RequestID + "-0"
+}
+
 func engineID(e *End) string {
 	if i := e.Rank - e.FirstRank; i >= 0 && i < len(e.Transfer.EngineIDs) {
 		return e.Transfer.EngineIDs[i]
@@ -144,15 +161,15 @@ func engineID(e *End) string {
 	return ""
 }
 
-// carriedHost returns the host of the prefill worker if the carried host is one that only the machine of the prefill
-// engine reaches. vLLM says "localhost" unless VLLM_NIXL_SIDE_CHANNEL_HOST is set (vllm/envs.py). Otherwise it has no
-// value, and the carried host stays.
-func carriedHost(r *request) (value, bool) {
-	if r.Prefill.Transfer.Host != "" {
-		return text(r.Prefill.Transfer.Host)
+// saidHost returns the host of a worker in place of the one that its engine said, if only the machine of the engine
+// reaches that one. vLLM says "localhost" unless VLLM_NIXL_SIDE_CHANNEL_HOST is set (vllm/envs.py). Otherwise there is
+// no value, and what the engine said stays.
+func saidHost(e *End, object []byte) (value, bool) {
+	if e.Transfer.Host != "" {
+		return text(e.Transfer.Host)
 	}
-	said, isText := textOf(lastMember(r.carried, "remote_host"))
-	known := host(&r.Prefill)
+	said, isText := textOf(lastMember(object, "remote_host"))
+	known := host(e)
 	if !isText || known == "" || !onlyLocal(said) || onlyLocal(known) {
 		return value{}, false
 	}
