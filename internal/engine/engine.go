@@ -13,8 +13,8 @@ import (
 // Output directly follows Prompt in the same array, the engine uses this array. Otherwise the engine copies the prompt.
 type Request struct {
 	Prompt []block.Token
-	// Output is the answer, at least one token. The request ends with the last token of Output, or when prompt and answer
-	// reach MaxModelLen.
+	// Output is the answer, at least one token. The request ends with the last token of Output, or when prompt and
+	// answer reach MaxModelLen.
 	Output   []block.Token
 	Scope    block.Scope // the root of the request's blocks
 	Features []block.Feature
@@ -24,16 +24,27 @@ type Request struct {
 	// Received is the number of tokens at the start of the prompt whose KV comes from a prefill worker. The engine does
 	// not compute these tokens, but it always computes the last prompt token.
 	Received int
-	Owner    any // a value of the caller; the model does not use it
+	// Await means that the received tokens arrive while the request waits. The engine takes blocks for the whole
+	// prompt, lists the request in Step.Awaiting, and computes nothing for it before the caller calls Arrive. So does
+	// vLLM with a connector that loads between steps (WAITING_FOR_REMOTE_KVS in v1/core/sched/scheduler.py, 0.32).
+	Await bool
+	// Pin means that the request keeps its blocks when it ends, until the caller calls Release. So does vLLM while
+	// another engine has yet to read the blocks.
+	Pin   bool
+	Owner any // a value of the caller; the model does not use it
 
-	// HashState is memory for Config.Hash: the whole digest of the last hashed block. A Hash has only 64 bits of a digest.
+	// HashState is memory for Config.Hash: the whole digest of the last hashed block. A Hash has only 64 bits of a
+	// digest.
 	HashState block.Digest
 
-	// Cached is the number of prompt tokens that were found in the caches of all tiers. The engine sets it when it admits
-	// the request for the first time, so the caller can read it with the first token.
+	// Cached is the number of prompt tokens that were found in the caches of all tiers. The engine sets it when it
+	// admits the request for the first time, so the caller can read it with the first token.
 	Cached int
 	// Loaded is the number of tokens in Cached that came from the CPU tier.
 	Loaded int
+	// External is the number of received tokens that the engine's own cache lacks. The engine sets it when it lists the
+	// request in Step.Awaiting.
+	External int
 
 	tokens   []block.Token // the prompt and the tokens generated so far
 	hashes   []Hash        // hashes of the first full blocks of tokens
@@ -44,7 +55,8 @@ type Request struct {
 	// admitted is true from the first admission on: Cached and Loaded are set, and an admission after a preemption does
 	// not change them.
 	admitted    bool
-	loadPending int // number of tokens that the next step loads from the CPU tier
+	arrived     bool // Arrive was called after the request took its blocks
+	loadPending int  // number of tokens that the next step loads from the CPU tier
 	state       state
 }
 
@@ -54,6 +66,8 @@ const (
 	idle state = iota
 	waiting
 	running
+	awaiting // has blocks, and waits for Arrive
+	pinned   // has ended, and keeps its blocks until Release
 )
 
 // Recycle empties r for another request, and keeps its memory. Call it only when r has ended or was never submitted.
@@ -69,7 +83,7 @@ type Output struct {
 	Request *Request
 	Token   block.Token
 	First   bool
-	Last    bool // the request has ended and released its blocks
+	Last    bool // the request has ended and released its blocks, unless Request.Pin is set
 }
 
 // Step is the result of one scheduler pass. The result becomes visible at the end of the pass, Duration after the start
@@ -79,7 +93,9 @@ type Step struct {
 	Events   []Event // events in the order in which they happened
 	Outputs  []Output
 	// Admitted has the requests that began in this pass, without preempted requests that began again.
-	Admitted  []*Request
+	Admitted []*Request
+	// Awaiting has the requests that took their blocks in this pass and now wait for Arrive; see Request.Await.
+	Awaiting  []*Request
 	Tokens    int // number of computed tokens
 	Preempted int
 
@@ -89,7 +105,8 @@ type Step struct {
 // Stats are the gauges and counters of a rank.
 type Stats struct {
 	Running, Waiting      int
-	Blocks, UsedBlocks    int    // number of usable blocks, and of blocks that running requests hold
+	Awaiting              int    // number of the waiting requests that wait for Arrive
+	Blocks, UsedBlocks    int    // number of usable blocks, and of blocks that requests hold
 	CachedBlocks          int    // number of distinct hashes on the accelerator
 	CPUBlocks             int    // number of blocks in the CPU tier
 	Queries, Hits         uint64 // prompt tokens that were looked up on the accelerator; prompt tokens that were found there
@@ -106,6 +123,8 @@ type Engine struct {
 	cpu     *cpuTier // nil: there is no CPU tier
 	running []*Request
 	queue   []*Request
+	// awaiting has the requests that wait for Arrive, in no particular order.
+	awaiting []*Request
 	// stuck: the last pass could not admit the first request of the queue, and no request has ended or left the queue
 	// after it.
 	stuck bool
@@ -213,11 +232,60 @@ func (e *Engine) Cancel(r *Request) {
 		e.running = slices.DeleteFunc(e.running, func(other *Request) bool { return other == r })
 		e.free(r)
 		e.stuck = false
+	case awaiting:
+		e.awaiting = slices.DeleteFunc(e.awaiting, func(other *Request) bool { return other == r })
+		e.free(r)
+		e.stuck = false
+	default:
+		return
 	}
 	r.state = idle
 }
 
-// Idle reports whether no request runs or waits.
+// Arrive ends the wait of a request with Await: the first n of its External tokens have arrived. The engine caches and
+// announces their blocks with the next step, and computes the other tokens. Arrive does nothing for any other request.
+func (e *Engine) Arrive(r *Request, n int) {
+	if r.state != awaiting {
+		return
+	}
+	e.awaiting = slices.DeleteFunc(e.awaiting, func(other *Request) bool { return other == r })
+	n = min(n, r.External)
+	e.cache(r, r.computed+n)
+	r.computed = min(r.computed+n, len(r.tokens)-1)
+	r.Cached += n
+	if e.cpu == nil { // otherwise they were counted when the request took its blocks
+		e.stats.CPUQueries += uint64(len(r.tokens) - (r.Cached - n))
+	}
+	e.stats.CPUHits += uint64(n)
+	r.state, r.arrived = waiting, true
+	e.queue = slices.Insert(e.queue, 0, r)
+	e.stuck = false
+}
+
+// Release lets go of the blocks of a request with Pin that has ended. It does nothing for any other request.
+func (e *Engine) Release(r *Request) {
+	if r.state == pinned {
+		e.free(r)
+		r.state, e.stuck = idle, false
+	}
+}
+
+// BlockIDs returns the numbers of the blocks that r holds. The slice is valid until the next call that changes r.
+func (r *Request) BlockIDs() []int32 { return r.blocks }
+
+// Computed returns the number of r's tokens whose KV is in its blocks.
+func (r *Request) Computed() int { return r.computed }
+
+// Hashes returns the hashes of the first full blocks of the request's tokens, as far as the engine has them. The slice
+// is valid until the next call that changes r.
+func (r *Request) Hashes() []Hash { return r.hashes }
+
+// Holds reports whether the block with the given number has the KV of the given hash.
+func (e *Engine) Holds(id int32, h Hash) bool {
+	return id > nullBlock && int(id) < len(e.pool.slots) && e.pool.slots[id].hashed && e.pool.slots[id].hash == h
+}
+
+// Idle reports whether no request runs or waits to run. A request that waits for Arrive does not count.
 func (e *Engine) Idle() bool { return len(e.running) == 0 && len(e.queue) == 0 }
 
 // Reset empties the accelerator's prefix cache, but not the CPU tier. While requests run, it does nothing and returns
@@ -243,7 +311,7 @@ func (e *Engine) TakeEvents(s *Step) {
 // Stats returns the current gauges and totals.
 func (e *Engine) Stats() Stats {
 	s := e.stats
-	s.Running, s.Waiting = len(e.running), len(e.queue)
+	s.Running, s.Waiting, s.Awaiting = len(e.running), len(e.queue)+len(e.awaiting), len(e.awaiting)
 	s.Blocks, s.UsedBlocks, s.CachedBlocks = len(e.pool.slots)-1, e.pool.used(), e.pool.cached.n
 	if e.cpu != nil {
 		s.CPUBlocks = len(e.cpu.byHash)
@@ -269,7 +337,7 @@ func (e *Engine) CachedHashes(t block.Tier, f func(Hash) bool) {
 	}
 }
 
-// Load returns the numbers of running and waiting requests, and the share of the pool that running requests hold.
+// Load returns the numbers of running and waiting requests, and the share of the pool that requests hold.
 func (e *Engine) Load() (running, waiting int, kv float64) {
-	return len(e.running), len(e.queue), float64(e.pool.used()) / float64(len(e.pool.slots)-1)
+	return len(e.running), len(e.queue) + len(e.awaiting), float64(e.pool.used()) / float64(len(e.pool.slots)-1)
 }

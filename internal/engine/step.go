@@ -7,6 +7,7 @@ import "github.com/warmpath/warmpath/block"
 // sequence limit and the free blocks bound the pass.
 func (e *Engine) Step(s *Step) bool {
 	s.Duration, s.Tokens, s.Preempted, s.Outputs, s.Admitted, s.Events = 0, 0, 0, s.Outputs[:0], s.Admitted[:0], s.Events[:0]
+	s.Awaiting = s.Awaiting[:0]
 	if e.Idle() {
 		return false
 	}
@@ -61,7 +62,7 @@ func (e *Engine) scheduleRunning(p *pass) {
 // again, except tokens in blocks that are still cached.
 func (e *Engine) preempt(r *Request, p *pass) {
 	e.free(r)
-	r.state = waiting
+	r.state, r.arrived, r.Await = waiting, false, false
 	e.queue = append(e.queue, nil)
 	copy(e.queue[1:], e.queue)
 	e.queue[0] = r
@@ -77,7 +78,14 @@ func (e *Engine) admitWaiting(p *pass, s *Step) {
 		r := e.queue[admitted]
 		fresh := !r.admitted
 		n, ok := 0, len(e.running) < e.cfg.MaxSequences
-		if ok {
+		switch {
+		case !ok:
+		case r.Await && !r.arrived:
+			ok = e.await(r)
+		case r.arrived:
+			n = min(len(r.tokens)-r.computed, p.budget)
+			e.cache(r, r.computed+n)
+		default:
 			n, ok = e.admit(r, p.budget)
 		}
 		if !ok {
@@ -87,6 +95,12 @@ func (e *Engine) admitWaiting(p *pass, s *Step) {
 		admitted++
 		if fresh {
 			s.Admitted = append(s.Admitted, r)
+		}
+		if r.Await && !r.arrived {
+			r.state = awaiting
+			e.awaiting = append(e.awaiting, r)
+			s.Awaiting = append(s.Awaiting, r)
+			continue
 		}
 		r.state = running
 		e.running = append(e.running, r)
@@ -100,23 +114,7 @@ func (e *Engine) admitWaiting(p *pass, s *Step) {
 // admit finds r's cached prefix, and allocates blocks for new tokens, at most budget tokens. It returns the number of
 // new tokens. If the pool has too few free blocks, r is not admitted and ok is false.
 func (e *Engine) admit(r *Request, budget int) (n int, ok bool) {
-	r.hashes = e.cfg.Hash(r.hashes, r, r.tokens)
-	// The last token is always computed, because sampling needs its logits.
-	usable := min((len(r.tokens)-1)/e.cfg.BlockSize, len(r.hashes))
-	if r.Fresh {
-		usable = 0
-	}
-	idleHits := 0
-	for _, h := range r.hashes[:usable] {
-		id := e.pool.lookup(h)
-		if id == nullBlock {
-			break
-		}
-		if e.pool.idle(id) {
-			idleHits++
-		}
-		r.blocks = append(r.blocks, id)
-	}
+	usable, idleHits := e.lookup(r)
 	hits := len(r.blocks)
 	prefix := hits
 	if e.cpu != nil {
@@ -152,6 +150,48 @@ func (e *Engine) admit(r *Request, budget int) (n int, ok bool) {
 	r.blocks = e.pool.allocate(r.blocks, need)
 	e.cache(r, r.computed+n)
 	return n, true
+}
+
+// lookup puts r's cached prefix on the accelerator into r.blocks, without a reference. It returns the number of blocks
+// that a cache may have, and the number of found blocks that no request uses.
+func (e *Engine) lookup(r *Request) (usable, idleHits int) {
+	r.hashes = e.cfg.Hash(r.hashes, r, r.tokens)
+	// The last token is always computed, because sampling needs its logits.
+	usable = min((len(r.tokens)-1)/e.cfg.BlockSize, len(r.hashes))
+	if r.Fresh {
+		usable = 0
+	}
+	for _, h := range r.hashes[:usable] {
+		id := e.pool.lookup(h)
+		if id == nullBlock {
+			break
+		}
+		if e.pool.idle(id) {
+			idleHits++
+		}
+		r.blocks = append(r.blocks, id)
+	}
+	return usable, idleHits
+}
+
+// await finds r's cached prefix and allocates blocks for the rest of the prompt, into which the received tokens will be
+// written. If the pool has too few free blocks, r waits in the queue and ok is false.
+func (e *Engine) await(r *Request) (ok bool) {
+	usable, idleHits := e.lookup(r)
+	hits := len(r.blocks)
+	need := e.blocksFor(len(r.tokens)) - hits
+	if need > e.pool.free-idleHits {
+		r.blocks = r.blocks[:0]
+		return false
+	}
+	e.countLookup(r, usable, hits, hits)
+	for _, id := range r.blocks {
+		e.pool.touch(id)
+	}
+	r.stored, r.computed = hits, hits*e.cfg.BlockSize
+	r.blocks = e.pool.allocate(r.blocks, need)
+	r.External = max(0, min(r.Received, len(r.tokens))-r.computed)
+	return true
 }
 
 // At r's first admission, countLookup sets r's cached tokens and updates the totals. Later it does nothing.
@@ -256,8 +296,12 @@ func (e *Engine) finish(p *pass, s *Step) {
 		s.Outputs = append(s.Outputs, Output{Request: r, Token: token, First: r.emitted == 1, Last: last})
 		e.stats.Outputs++
 		if last {
-			e.free(r)
-			r.state = idle
+			if r.Pin {
+				r.state = pinned
+			} else {
+				e.free(r)
+				r.state = idle
+			}
 			done = true
 			e.stats.Finished++
 		}
