@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -23,6 +24,7 @@ func newMock() *cobra.Command {
 	cfg := mockengine.DefaultConfig()
 	cfg.Listen, cfg.Speed = "127.0.0.1:8000", 1
 	kind := string(cfg.Kind)
+	cfg.Transfer.GBs = engine.Profiles()[0].HandoverGBs
 	c := &cobra.Command{
 		Use:   "mock",
 		Short: "Run a mock engine: vLLM's or SGLang's API, a real block pool, real KV events",
@@ -45,6 +47,9 @@ the engine misbehave, GET /mock/fault lists the faults in force:
 			}
 			if err := checkMock(c.Flags(), &cfg); err != nil {
 				return usageError{err}
+			}
+			if cfg.Transfer.Connector == "" {
+				cfg.Transfer = mockengine.Transfer{}
 			}
 			server, err := mockengine.New(cfg)
 			if err != nil {
@@ -89,8 +94,19 @@ the engine misbehave, GET /mock/fault lists the faults in force:
 	flags.IntVar(&cfg.OutputTokens, "output-tokens", cfg.OutputTokens, "length of an answer if the request sets none")
 	flags.Uint64Var(&cfg.Seed, "seed", cfg.Seed, "seed of answers and faults")
 	flags.BoolVar(&cfg.ScaleOut, "scale-out", cfg.ScaleOut, "answer the render endpoints, as vLLM with --enable-scale-out")
+	transferFlags(flags, &cfg.Transfer)
 	flags.StringVar(&cfg.APIKey, "api-key", cfg.APIKey, "API `KEY` that requests to /v1/ must carry")
 	return c
+}
+
+// transferFlags defines the flags of a worker that only prefills or decodes.
+func transferFlags(flags *pflag.FlagSet, t *mockengine.Transfer) {
+	flags.StringVar((*string)(&t.Connector), "connector", "", "`NAME` of the way in which KV moves between prefill and decode workers: "+strings.Join(mockengine.Connectors(), ", ")+"; empty for none")
+	flags.StringVar((*string)(&t.Role), "role", "both", "`ROLE` of a worker with --connector: prefill, decode or both")
+	flags.StringVar(&t.Listen, "side-channel", "", "`ADDR` at which other engines read blocks, with --connector; empty for a free port of --listen's host")
+	flags.Float64Var(&t.GBs, "link-gb-s", t.GBs, "bandwidth of the link to other engines, in GB/s; 0 for transfers without delay")
+	flags.DurationVar(&t.Lease, "lease", 30*time.Second, "how long blocks are kept for another engine")
+	flags.BoolVar(&t.Bidirectional, "both-directions", false, "keep the blocks of decode workers for the next turn's prefill (vLLM's bidirectional_kv_xfer)")
 }
 
 // checkMock returns an error with the flag's name if the number of a flag is outside its limits. mockengine.New has the
@@ -115,10 +131,32 @@ func checkMock(flags *pflag.FlagSet, cfg *mockengine.Config) error {
 			return fmt.Errorf("--%s %d: give at most %d, or leave the flag out for %s", f.name, f.value, f.most, standard)
 		}
 	}
+	if flag, set := transferFlagWithout(flags, cfg); set {
+		return fmt.Errorf("--%s has no effect without --connector: name one of %s", flag, strings.Join(mockengine.Connectors(), ", "))
+	}
+	if !(cfg.Transfer.GBs >= 0) {
+		return fmt.Errorf("--link-gb-s %g: give 0 for no delays, or a positive number", cfg.Transfer.GBs)
+	}
+	if cfg.Transfer.Lease <= 0 {
+		return fmt.Errorf("--lease %v: give a positive duration, like 30s", cfg.Transfer.Lease)
+	}
 	if !(cfg.Speed >= 0) {
 		return fmt.Errorf("--speed %g: give 0 for no delays, or a positive number", cfg.Speed)
 	}
 	return nil
+}
+
+// transferFlagWithout returns a flag that is set although it needs --connector, which is not set.
+func transferFlagWithout(flags *pflag.FlagSet, cfg *mockengine.Config) (name string, set bool) {
+	if cfg.Transfer.Connector != "" {
+		return "", false
+	}
+	for _, name := range []string{"role", "side-channel", "link-gb-s", "lease", "both-directions"} {
+		if flags.Changed(name) {
+			return name, true
+		}
+	}
+	return "", false
 }
 
 // flagOfAddress returns the flag of the address that could not be opened.
@@ -128,6 +166,8 @@ func flagOfAddress(err error) string {
 		return "--replay"
 	case errors.Is(err, mockengine.ErrEvents):
 		return "--events"
+	case errors.Is(err, mockengine.ErrSideChannel):
+		return "--side-channel"
 	}
 	return "--listen"
 }
@@ -135,6 +175,9 @@ func flagOfAddress(err error) string {
 // announce prints the engine's addresses.
 func announce(out io.Writer, server *mockengine.Server, cfg *mockengine.Config) {
 	fmt.Fprintf(out, "mock %s engine at %s, model %s\n", cfg.Kind, server.URL(), cfg.Model)
+	if cfg.Transfer.Connector != "" {
+		fmt.Fprintf(out, "  role %s, connector %s, side channel %s\n", cfg.Transfer.Role, cfg.Transfer.Connector, server.SideChannel())
+	}
 	for _, s := range server.Sources() {
 		fmt.Fprintf(out, "  rank %d: events %s", s.Rank, s.Endpoint)
 		if s.Replay != "" {

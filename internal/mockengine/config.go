@@ -31,8 +31,8 @@ type Config struct {
 	Served []string // further names of the same model (vLLM's --served-model-name)
 	LoRA   []string // names of adapters, served as models with Model as their parent
 	// UpdateLoRA means that adapters can be loaded and unloaded while the engine runs, as with vLLM's
-	// VLLM_ALLOW_RUNTIME_LORA_UPDATING=True or SGLang's --enable-lora. An adapter whose path contains "missing" cannot be
-	// loaded.
+	// VLLM_ALLOW_RUNTIME_LORA_UPDATING=True or SGLang's --enable-lora. An adapter whose path contains "missing" cannot
+	// be loaded.
 	UpdateLoRA bool
 	// MaxLoRAs is the number of adapters that the engine reports to keep. vLLM loads further adapters, and swaps them.
 	// SGLang unloads the adapter that was loaded first. 0: the number of LoRA, or 1.
@@ -44,8 +44,8 @@ type Config struct {
 
 	CPUBlocks int     // blocks of the CPU tier of one rank; 0: the engine has no such tier
 	Offload   Offload // when blocks are copied to the CPU tier
-	// Placeholders means that stored events of the CPU tier have no tokens and no block size, as those of a vLLM without
-	// self_describing_kv_events.
+	// Placeholders means that stored events of the CPU tier have no tokens and no block size, as those of a vLLM
+	// without self_describing_kv_events.
 	Placeholders bool
 
 	MaxModelLen    int // longest sum of prompt and answer, in tokens; lowered to the usable blocks of a rank
@@ -78,6 +78,8 @@ type Config struct {
 	HashSeed  string        // seed of vLLM's hashes (PYTHONHASHSEED); "": vLLM's fixed seed, block.DefaultSeed
 	ClockSkew time.Duration // how far the engine's clock is ahead, in the times of event messages
 
+	Transfer Transfer // how KV moves between this engine and others; the zero value: not at all
+
 	Faults Faults // faults at the start; SetFaults changes them
 
 	Network network.Network // network of Listen, Events and Replay; nil: the machine's
@@ -95,6 +97,12 @@ type Faults struct {
 	Cut         float64       `json:"cut"`         // share of streams that are cut in the middle
 	FirstToken  time.Duration `json:"first_token"` // delay of the first token of a stream, and of a whole answer
 	Frozen      bool          `json:"frozen"`      // the engine accepts connections, but answers only /mock/fault
+	// PrefillErrors is the share of requests with do_remote_decode that are answered with 500, DecodeRefusals the share
+	// of requests with do_remote_prefill that are answered with 503.
+	PrefillErrors  float64       `json:"prefill_errors"`
+	DecodeRefusals float64       `json:"decode_refusals"`
+	Lease          time.Duration `json:"lease"`         // length of new leases, in place of the configured length; 0: no change
+	HoldTransfers  bool          `json:"hold_transfer"` // reads of this engine's blocks do not end
 	// Stalled means that the engine makes no step while /health answers 200, like a hung EngineCore.
 	Stalled bool `json:"stalled"`
 }
@@ -175,12 +183,15 @@ func (c *Config) validate() error {
 	if err := c.Faults.validate(); err != nil {
 		problems = append(problems, err)
 	}
+	if err := c.Transfer.validate(c); err != nil {
+		problems = append(problems, err)
+	}
 	return errors.Join(problems...)
 }
 
 func (f Faults) validate() error {
 	for name, share := range map[string]float64{
-		"drop_events": f.DropEvents, "lose_replay": f.LoseReplay, "errors": f.Errors, "cut": f.Cut,
+		"drop_events": f.DropEvents, "lose_replay": f.LoseReplay, "errors": f.Errors, "cut": f.Cut, "prefill_errors": f.PrefillErrors, "decode_refusals": f.DecodeRefusals,
 	} {
 		if !(share >= 0 && share <= 1) {
 			return fmt.Errorf("fault %s: share %g is not within 0..1", name, share)
@@ -188,6 +199,9 @@ func (f Faults) validate() error {
 	}
 	if f.ReplayLimit < 0 {
 		return fmt.Errorf("fault replay_limit: %d is negative", f.ReplayLimit)
+	}
+	if f.Lease < 0 {
+		return fmt.Errorf("fault lease: %v is negative", f.Lease)
 	}
 	if f.FirstToken < 0 {
 		return fmt.Errorf("fault first_token: %v is negative", f.FirstToken)

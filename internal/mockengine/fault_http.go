@@ -20,9 +20,15 @@ const FaultDoc = `  {"kind":"die"}                            close all sockets 
   {"kind":"errors","share":0.1}             answer generation requests with 500
   {"kind":"cut","share":0.1}                cut streams in the middle
   {"kind":"slow_first_token","delay":"3s"}  add to the time of each first token
+  {"kind":"prefill_errors","share":0.5}     answer prefills for other engines with 500
+  {"kind":"refuse_decode","share":0.5}      answer requests that bring remote blocks with 503
+  {"kind":"lease","delay":"50ms"}           keep blocks for other engines so long only
+  {"kind":"hold_transfer"}                  never end the reads of this engine's blocks
+  {"kind":"die_after_prefill"}              die after the next prefill for another engine; with "down":"2s": restart
+  {"kind":"die_in_transfer"}                die in the middle of the next read of this engine's blocks; the same
   {"kind":"clear"}                          end all faults that last
 
-"on":false ends freeze and stall; share 0, count 0 and delay "0s" end the others.`
+"on":false ends freeze, stall, hold_transfer and the two deaths; share 0, count 0 and delay "0s" end the others.`
 
 // setFault serves POST /mock/fault. The body has a kind of fault and the parameters of this kind: see [FaultDoc]. The
 // answer has the current faults, except for the kinds die and restart: the answer to them is 202 without a body, before
@@ -43,16 +49,43 @@ func (l *life) setFault(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "0")
 		w.WriteHeader(http.StatusAccepted)
 		_ = http.NewResponseController(w).Flush()
-		l.work.Add(1)
-		go func() { // ends when Run takes the order, or when this life ends
-			defer l.work.Done()
-			o.done = make(chan struct{})
-			select {
-			case l.server.orders <- *o:
-			case <-l.ctx.Done():
-			}
-		}()
+		l.obey(o)
 	})
+}
+
+// obey gives an order to Run, without waiting.
+func (l *life) obey(o *order) {
+	l.work.Add(1)
+	go func() { // ends when Run takes the order, or when this life ends
+		defer l.work.Done()
+		o.done = make(chan struct{})
+		select {
+		case l.server.orders <- *o:
+		case <-l.ctx.Done():
+		}
+	}()
+}
+
+// dies carries out a planned death. It returns false if none is planned for the moment.
+func (l *life) dies(at moment) bool {
+	o := l.server.faults.due(at)
+	if o != nil {
+		l.obey(o)
+	}
+	return o != nil
+}
+
+// planDeath reads a fault that ends the engine at a moment.
+func (l *life) planDeath(at moment, on bool, body *fastjson.Value) error {
+	if !on {
+		l.server.faults.plan(at, nil)
+		return nil
+	}
+	down, err := duration(body, "down")
+	if err == nil {
+		l.server.faults.plan(at, &order{restart: given(body, "down"), down: down})
+	}
+	return err
 }
 
 func (l *life) showFaults(w http.ResponseWriter, _ *http.Request) {
@@ -78,6 +111,9 @@ func (l *life) applyFault(body *fastjson.Value) (*order, error) {
 		return nil, nil
 	case "clear":
 		f = Faults{}
+		for at := range numMoments {
+			l.server.faults.plan(at, nil)
+		}
 	case "freeze":
 		f.Frozen = on
 	case "stall":
@@ -96,15 +132,30 @@ func (l *life) applyFault(body *fastjson.Value) (*order, error) {
 		f.Errors = share
 	case "cut":
 		f.Cut = share
-	case "slow_first_token":
+	case "prefill_errors":
+		f.PrefillErrors = share
+	case "refuse_decode":
+		f.DecodeRefusals = share
+	case "hold_transfer":
+		f.HoldTransfers = on
+	case "die_after_prefill":
+		return nil, l.planDeath(afterPrefill, on, body)
+	case "die_in_transfer":
+		return nil, l.planDeath(inTransfer, on, body)
+	case "slow_first_token", "lease":
 		delay, err := duration(body, "delay")
 		if err != nil {
 			return nil, err
 		}
-		f.FirstToken = delay
+		if kind == "lease" {
+			f.Lease = delay
+		} else {
+			f.FirstToken = delay
+		}
 	default:
 		return nil, fmt.Errorf("kind %q is none of die, restart, kill_engine, freeze, stall, drop_events, lose_replay, "+
-			"limit_replay, errors, cut, slow_first_token, clear", kind)
+			"limit_replay, errors, cut, slow_first_token, prefill_errors, refuse_decode, lease, hold_transfer, "+
+			"die_after_prefill, die_in_transfer, clear", kind)
 	}
 	return nil, l.server.SetFaults(f)
 }

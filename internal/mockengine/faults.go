@@ -13,6 +13,7 @@ type faultState struct {
 	faults  Faults
 	changed chan struct{} // closed and replaced when the faults change
 	random  *rand.Rand
+	deaths  [numMoments]death // of the engine, each at most once
 }
 
 func newFaultState(f Faults, seed uint64) *faultState {
@@ -62,6 +63,48 @@ func (s *faultState) hold(ctx context.Context, while func(*Faults) bool) bool {
 		}
 	}
 }
+
+// moment is a moment of a transfer at which a fault can end the engine.
+type moment uint8
+
+const (
+	afterPrefill moment = iota // the answer to a request with do_remote_decode is sent
+	inTransfer                 // another engine has half of the blocks
+
+	numMoments
+)
+
+// death is an order to end the engine at a moment.
+type death struct {
+	due   bool
+	order order
+}
+
+// plan sets the order that ends the engine at a moment. A nil order ends no engine.
+func (s *faultState) plan(at moment, o *order) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.deaths[at] = death{}
+	if o != nil {
+		s.deaths[at] = death{due: true, order: *o}
+	}
+}
+
+// due returns the order that ends the engine now, if there is one, and removes it.
+func (s *faultState) due(at moment) *order {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := s.deaths[at]
+	s.deaths[at] = death{}
+	if !d.due {
+		return nil
+	}
+	return &d.order
+}
+
+func transferHeld(f *Faults) bool      { return f.Frozen || f.HoldTransfers }
+func prefillErrors(f *Faults) float64  { return f.PrefillErrors }
+func decodeRefusals(f *Faults) float64 { return f.DecodeRefusals }
 
 func frozen(f *Faults) bool        { return f.Frozen }
 func notStepping(f *Faults) bool   { return f.Frozen || f.Stalled }

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fastjson"
@@ -28,6 +30,7 @@ type run struct {
 	created int64
 	parts   []part
 	signal  chan struct{}
+	failed  atomic.Bool // the KV of another engine could not be read
 }
 
 // part is one choice of one prompt: a sequence that the engine computes.
@@ -46,11 +49,15 @@ func (l *life) generate(w http.ResponseWriter, r *http.Request) {
 	l.withBody(w, r, func(body *fastjson.Value) {
 		g, err := l.readGeneration(body, chat, r.Header.Get("X-Data-Parallel-Rank"))
 		if err != nil {
+			l.refuseDecode(body)
 			l.refuseRequest(w, err)
 			return
 		}
 		if chat {
 			g.form = formChat
+		}
+		if id := r.Header.Get("X-Request-Id"); id != "" && l.cfg.Kind == VLLM {
+			g.requestID = id
 		}
 		l.answer(w, r, g, nil)
 	})
@@ -78,7 +85,12 @@ func (l *life) answer(w http.ResponseWriter, r *http.Request, g *generation, kep
 		l.refuse(w, http.StatusInternalServerError, "Internal server error (a fault of the mock engine)")
 		return
 	}
+	if status := l.transferFault(g); status != 0 {
+		l.refuse(w, status, "a fault of the mock engine")
+		return
+	}
 	if excess := g.excess(l.ranks[0].engine.MaxModelLen()); excess != "" {
+		l.releaseRefused(g)
 		l.refuse(w, http.StatusBadRequest, excess)
 		return
 	}
@@ -98,6 +110,7 @@ func (l *life) answer(w http.ResponseWriter, r *http.Request, g *generation, kep
 	defer l.active.Add(-1)
 	// If the client leaves early, remove the sequences from the engine, as engines do for aborted requests.
 	defer x.rank.cancel(requests)
+	x.startTransfers(r)
 	if g.stream {
 		x.writeStream(w, r)
 	} else {
@@ -135,6 +148,9 @@ func (g *generation) excess(longest int) string {
 func (l *life) newRun(g *generation) *run {
 	x := &run{generation: g, life: l, created: time.Now().Unix(), signal: make(chan struct{}, 1)}
 	x.id = g.form.prefix() + l.newID()
+	if g.requestID != "" && l.cfg.Kind == VLLM {
+		x.id = g.form.prefix() + g.requestID
+	}
 	x.parts = make([]part, len(g.prompts)*g.choices)
 	for i := range x.parts {
 		p := &x.parts[i]
@@ -153,6 +169,7 @@ func (l *life) newRun(g *generation) *run {
 		}
 		p.progress.adapter = g.path
 		p.request.Scope.LoRA, p.request.Scope.Salt, p.request.Scope.Extra = g.lora, g.salt, g.extra
+		x.prepareTransfer(i)
 	}
 	return x
 }
@@ -191,7 +208,7 @@ func (l *life) chooseRank(asked int) *rank {
 func (x *run) wait(r *http.Request) (more, alive bool) {
 	select {
 	case <-x.signal:
-		return true, true
+		return !x.failed.Load(), true
 	case <-x.life.dead:
 		return false, true
 	case <-r.Context().Done():
@@ -225,7 +242,7 @@ func (x *run) writeWhole(w http.ResponseWriter, r *http.Request) {
 				panic(http.ErrAbortHandler)
 			}
 			if !more {
-				x.life.refuse(w, http.StatusInternalServerError, deadMessage)
+				x.life.refuse(w, http.StatusInternalServerError, x.problem())
 				return
 			}
 		}
@@ -237,7 +254,13 @@ func (x *run) writeWhole(w http.ResponseWriter, r *http.Request) {
 	defer putBuffer(buf)
 	*buf = x.appendWhole((*buf)[:0])
 	x.keep()
+	// The whole answer must be sent before a planned death; without a length its last chunk would follow this handler.
+	w.Header().Set("Content-Length", strconv.Itoa(len(*buf)))
 	writeBytes(w, http.StatusOK, "application/json", *buf)
+	if x.transfer != nil && x.transfer.remoteDecode {
+		_ = http.NewResponseController(w).Flush()
+		x.life.dies(afterPrefill)
+	}
 }
 
 // writeStream sends one chunk for each token, but only two chunks for a tool call. It writes all chunks that are ready
@@ -301,6 +324,14 @@ func (x *run) writeStream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// problem says why the engine does not go on.
+func (x *run) problem() string {
+	if x.failed.Load() {
+		return "Internal server error"
+	}
+	return deadMessage
+}
+
 func beginStream(w http.ResponseWriter) {
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream; charset=utf-8")
@@ -311,11 +342,14 @@ func beginStream(w http.ResponseWriter) {
 // dieInStream ends a stream as vLLM's API server does when its EngineCore dies: it sends an error event and [DONE], and
 // then ends the response normally. If the stream has not begun, the answer is 500.
 func (x *run) dieInStream(w http.ResponseWriter, begun bool) {
-	if !begun {
+	if !begun && !x.failed.Load() {
 		x.life.refuse(w, http.StatusInternalServerError, deadMessage)
 		return
 	}
-	out := append([]byte("data: "), errorBody(nil, http.StatusInternalServerError, deadMessage)...)
+	if !begun { // vLLM sends the head of a stream before it computes anything
+		beginStream(w)
+	}
+	out := append([]byte("data: "), errorBody(nil, http.StatusInternalServerError, x.problem())...)
 	out = append(out, "\n\ndata: [DONE]\n\n"...)
 	_, _ = w.Write(out)
 }

@@ -39,6 +39,8 @@ type life struct {
 	adapters  adapters
 	asleep    atomic.Bool
 
+	exchange *exchange // nil: the engine moves no KV
+
 	restarted bool // the Server had an earlier life
 }
 
@@ -48,7 +50,7 @@ func (s *Server) begin(parent context.Context) (*life, error) {
 	l := &life{server: s, cfg: &s.cfg, ctx: ctx, cancel: cancel, failed: make(chan error, 1), dead: make(chan struct{}),
 		began: time.Now()}
 	s.mu.Lock()
-	addr, sources := s.addr, s.sources
+	addr, sources, side := s.addr, s.sources, s.side
 	l.salt = s.cfg.Seed<<8 + uint64(s.starts)
 	l.restarted = s.starts > 0
 	s.mu.Unlock()
@@ -62,6 +64,14 @@ func (s *Server) begin(parent context.Context) (*life, error) {
 	if err != nil {
 		cancel()
 		return nil, err
+	}
+	if l.cfg.Transfer.Connector != "" {
+		if err := l.openExchange(side); err != nil {
+			listener.Close()
+			l.stop()
+			return nil, err
+		}
+		side = l.exchange.listener.Addr().String()
 	}
 	if sources, err = l.startRanks(sources); err != nil {
 		listener.Close()
@@ -77,9 +87,12 @@ func (s *Server) begin(parent context.Context) (*life, error) {
 		ErrorLog: log.New(io.Discard, "", 0),
 	}
 	s.mu.Lock() // locked before the first answer is sent, so that a client with an answer finds this life in s.life
-	s.addr, s.sources, s.life = listener.Addr().String(), sources, l
+	s.addr, s.sources, s.side, s.life = listener.Addr().String(), sources, side, l
 	s.starts++
 	s.mu.Unlock()
+	if l.exchange != nil {
+		l.exchange.serve()
+	}
 	l.work.Add(1)
 	go func() { // ends when stop calls http.Server.Close
 		defer l.work.Done()
@@ -134,6 +147,9 @@ func (l *life) stop() {
 	l.cancel()
 	if l.http != nil {
 		l.http.Close()
+	}
+	if l.exchange != nil {
+		l.exchange.close()
 	}
 	l.gate.close()
 	l.work.Wait()

@@ -60,6 +60,7 @@ func (l *life) metrics(w http.ResponseWriter, _ *http.Request) {
 		l.sglangInfo(&b, stats)
 	} else {
 		l.vllmInfo(&b, stats)
+		l.nixlMetrics(&b, stats)
 	}
 	fmt.Fprintf(&b, "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds %.2f\n",
 		float64(l.began.UnixMilli())/1000)
@@ -84,6 +85,47 @@ func (l *life) vllmInfo(b *strings.Builder, stats []engine.Stats) {
 		fmt.Fprintf(b, "# TYPE vllm:lora_requests_info "+
 			"gauge\nvllm:lora_requests_info{max_lora=\"%d\",running_lora_adapters=\"\",waiting_lora_adapters=\"\"} %d\n",
 			l.cfg.MaxLoRAs, l.began.Unix())
+	}
+}
+
+// nixlMetrics writes the metrics of vLLM's NixlConnector. Only an engine with this connector has them, and only one
+// that may consume KV has num_requests_kv_fetch_by_stage (v1/metrics/loggers.py, vLLM 0.32). A router has no other way
+// to see the role of a vLLM in production mode.
+func (l *life) nixlMetrics(b *strings.Builder, stats []engine.Stats) {
+	if l.exchange == nil {
+		return
+	}
+	s, _ := l.exchange.stats()
+	labels := fmt.Sprintf("engine=\"0\",model_name=%q", l.cfg.Model)
+	for _, h := range []struct {
+		name string
+		sum  float64
+	}{{"xfer_time_seconds", s.seconds}, {"bytes_transferred", s.bytes}} {
+		fmt.Fprintf(b, "# TYPE vllm:nixl_%s histogram\nvllm:nixl_%s_bucket{%s,le=\"+Inf\"} %d\n"+
+			"vllm:nixl_%s_count{%s} %d\nvllm:nixl_%s_sum{%s} %g\n",
+			h.name, h.name, labels, s.reads, h.name, labels, s.reads, h.name, labels, h.sum)
+	}
+	for _, c := range []struct {
+		name  string
+		value int
+	}{
+		{"failed_transfers", s.failed + s.failedNotices}, {"failed_notifications", s.failedNotices},
+		{"kv_expired_reqs", s.expired}, {"notifications_after_expiry", s.lateNotices},
+	} {
+		fmt.Fprintf(b, "# TYPE vllm:nixl_num_%s counter\nvllm:nixl_num_%s_total{%s} %d\n", c.name, c.name, labels, c.value)
+	}
+	if l.cfg.Transfer.Role == Prefill {
+		return
+	}
+	b.WriteString("# TYPE vllm:num_requests_kv_fetch_by_stage gauge\n")
+	for i := range stats {
+		for _, stage := range []struct {
+			name  string
+			value int
+		}{{"waiting_to_start", 0}, {"in_progress", stats[i].Awaiting}, {"completed_waiting", 0}} {
+			fmt.Fprintf(b, "vllm:num_requests_kv_fetch_by_stage{engine=\"%d\",model_name=%q,stage=%q} %d\n",
+				i, l.cfg.Model, stage.name, stage.value)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -162,13 +163,27 @@ func (r *rank) run(ctx context.Context) {
 				return
 			}
 		}
-		if !pace.wait(ctx, step.Duration) {
+		r.startTransfers(&step)
+		if step.Tokens > 0 && !pace.wait(ctx, step.Duration) {
 			return
 		}
 		r.publish(step.Events)
 		for i := range step.Outputs {
 			o := &step.Outputs[i]
+			if o.Last && o.Request.Pin {
+				r.life.exchange.leaseOut(r, o.Request)
+			}
 			o.Request.Owner.(*progress).advance(o.Last)
+		}
+		if step.Tokens > 0 || len(step.Awaiting) > 0 {
+			continue
+		}
+		// The waiting requests have no room, because leases and transfers hold the blocks.
+		select {
+		case <-r.wake:
+			pace.restart()
+		case <-ctx.Done():
+			return
 		}
 	}
 }
@@ -244,6 +259,75 @@ func (r *rank) cancel(requests []*engine.Request) {
 	for _, q := range requests {
 		r.engine.Cancel(q)
 	}
+	r.rouse()
+}
+
+// startTransfers signals to the requests that got their blocks in a step that their transfers may begin. With the step,
+// the engine also sends the notices that waited for a step.
+func (r *rank) startTransfers(step *engine.Step) {
+	for _, q := range step.Awaiting {
+		q.Owner.(*progress).awaits <- struct{}{} // has room, because a request awaits a transfer once
+	}
+	if r.life.exchange != nil {
+		r.life.exchange.sendNotices()
+	}
+}
+
+// missing returns the order for the blocks that the rank's cache lacks, among the given blocks of another engine, and
+// the number of tokens in them.
+func (r *rank) missing(q *engine.Request, blocks []int32) (o *readOrder, tokens int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	size := r.life.cfg.BlockSize
+	first := q.Computed() / size
+	last := first + (q.External+size-1)/size
+	full := first + q.External/size
+	o = &readOrder{BlockSize: size}
+	if hashes := q.Hashes(); full <= len(hashes) && first <= full {
+		o.Hashes = append(o.Hashes, hashes[first:full]...)
+	}
+	if first < len(blocks) {
+		o.Blocks = append(o.Blocks, blocks[first:min(last, len(blocks))]...)
+	}
+	return o, q.External
+}
+
+// holds reports whether the blocks begin with blocks of these hashes.
+func (r *rank) holds(blocks []int32, hashes []engine.Hash) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(blocks) < len(hashes) {
+		return false
+	}
+	for i, h := range hashes {
+		if !r.engine.Holds(blocks[i], h) {
+			return false
+		}
+	}
+	return true
+}
+
+// arrive lets a request go on whose first n missing tokens have arrived.
+func (r *rank) arrive(q *engine.Request, n int) {
+	r.mu.Lock()
+	r.engine.Arrive(q, n)
+	r.mu.Unlock()
+	r.rouse()
+}
+
+// release lets go of the blocks of a lease.
+func (r *rank) release(q *engine.Request) {
+	r.mu.Lock()
+	r.engine.Release(q)
+	r.mu.Unlock()
+	r.rouse()
+}
+
+// leased returns the blocks of a request that has ended, and the number of tokens in them.
+func (r *rank) leased(q *engine.Request) (blocks []int32, tokens int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(q.BlockIDs()), q.Computed()
 }
 
 // reset empties the prefix cache, and returns false if requests run. SGLang announces a reset immediately, vLLM with
@@ -296,6 +380,11 @@ func (r *rank) cachedHashes(t block.Tier) []uint64 {
 // the signal. All sequences of one HTTP request share the signal.
 type progress struct {
 	adapter string // path of the request's adapter, which is a part of vLLM's hashes
+
+	transferID string        // id of the sequence for other engines; "": the sequence takes part in no transfer
+	decoder    bool          // other engines read its blocks, if at all, for a conversation's next turn
+	awaits     chan struct{} // capacity 1; has a value when the engine has blocks for what another engine sends
+	params     []byte        // kv_transfer_params of the answer, written before the last advance; empty: null
 
 	tokens atomic.Int64
 	signal chan struct{} // capacity 1; has a value if tokens grew after the last receive

@@ -35,6 +35,8 @@ type generation struct {
 	rank         int // data-parallel rank that the request names; -1: none
 	fresh        bool
 	announce     bool
+	requestID    string    // the id that the client gives to the request; "": none
+	transfer     *kvParams // nil: the request has none
 	options      answerOptions
 }
 
@@ -66,6 +68,10 @@ func (l *life) readGeneration(body *fastjson.Value, chat bool, headerRank string
 		}
 	}
 	g.fresh = body.Exists("prompt_logprobs") && body.Get("prompt_logprobs").Type() == fastjson.TypeNumber
+	g.requestID = text(body, "request_id")
+	if err := g.readTransfer(body); err != nil {
+		return nil, err
+	}
 	g.announce = text(body, "vllm_xargs", "kv_cache_report_mode") == "full"
 	return g, g.readRank(body, headerRank, l.cfg)
 }

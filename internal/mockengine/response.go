@@ -44,7 +44,11 @@ func (x *run) appendWhole(dst []byte) []byte {
 		dst = append(dst, `,"prompt_token_ids":`...)
 		dst = appendIDs(dst, x.prompts[0].tokens)
 	}
-	return append(dst, `,"kv_transfer_params":null}`...)
+	dst = append(dst, `,"kv_transfer_params":`...)
+	if params := x.parts[len(x.parts)-1].progress.params; len(params) > 0 {
+		return append(append(dst, params...), '}')
+	}
+	return append(dst, "null}"...)
 }
 
 func (x *run) appendChoice(dst []byte, i int) []byte {
@@ -221,6 +225,9 @@ func (x *run) appendUsage(dst []byte) []byte {
 	dst = strconv.AppendInt(dst, int64(completion), 10)
 	dst = append(dst, `,"prompt_tokens_details":`...)
 	cached := x.parts[0].request.Cached
+	if t := x.transfer; t != nil && t.cached >= 0 && x.life.exchange != nil {
+		cached = t.cached // the tokens that the prefill worker found in its cache (v1/engine/output_processor.py, vLLM 0.32)
+	}
 	// SGLang writes no cached_tokens if the number is 0.
 	if x.life.cfg.HideCachedTokens || x.life.cfg.Kind == SGLang && cached == 0 {
 		return append(dst, "null}"...)

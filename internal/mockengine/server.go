@@ -26,6 +26,7 @@ type Server struct {
 	begun   bool
 	addr    string        // HTTP address, which restarts do not change; "" before the first start
 	sources []EventSource // addresses of events, which restarts do not change
+	side    string        // address of the side channel, which restarts do not change; "": none, or before the first start
 	life    *life         // nil while the engine is dead
 	starts  int
 }
@@ -160,6 +161,14 @@ func (s *Server) URL() string {
 		return "http://" + addr
 	}
 	return ""
+}
+
+// SideChannel returns the address at which other engines read blocks, host:port; "" before Ready, and if the engine
+// moves no KV.
+func (s *Server) SideChannel() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.side
 }
 
 // Sources returns the event addresses of each rank. The result is empty before Ready, and if the engine publishes no
