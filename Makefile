@@ -17,18 +17,18 @@ help: ## list the targets
 build: ## the static binary, in bin/
 	$(GO) build -trimpath -ldflags '-s -w' -o bin/warmpath ./cmd/warmpath
 
-check: ## format, vet, staticcheck, architecture and the fast tests: under a minute when the build cache is warm
+check: ## format, vet, staticcheck, architecture and the fast tests: under a minute when the build cache is warm (TESTED=1: no tests)
 	@out=$$(gofmt -l . ); test -z "$$out" || { echo "gofmt these:"; echo "$$out"; exit 1; }
 	$(GO) vet ./...
 	$(TOOL) staticcheck ./...
-	$(GO) test -short -vet=off -p $$((2 * $$(nproc))) ./... # many tests wait: so two packages a core
-	cd examples && $(GO) vet ./... && $(GO) test ./...
+	$(if $(TESTED),,$(GO) test -short -vet=off -p $$((2 * $$(nproc))) ./...) # many tests wait: so two packages a core
+	cd examples && $(GO) vet ./... $(if $(TESTED),,&& $(GO) test ./...)
 
 test: ## every test: some 10 minutes on two cores; the last lines name what skipped, and the command that installs what it needs
-	{ $(GO) test -v ./...; s=$$?; (cd examples && $(GO) test -v ./...) && exit $$s; } | awk -f test/skipped.awk
+	{ $(GO) test -v -timeout 20m ./test/testenv ./...; s=$$?; (cd examples && $(GO) test -v ./...) && exit $$s; } | awk -f test/skipped.awk
 
-race: ## make test -short under the race detector (needs gcc)
-	CGO_ENABLED=1 $(GO) test -race -short ./...
+race: ## make test -short under the race detector (needs gcc), where something is concurrent or unsafe
+	CGO_ENABLED=1 $(GO) test -race -short -vet=off $$(grep -rlE --include='*.go' --exclude-dir={bench,examples,testdata,tools} '"(sync|sync/atomic|unsafe|testing/synctest|net/http/httptest)"|^\s*go [a-z]|\.Go\(|AfterFunc|Parallel\(' . | xargs -n1 dirname | sort -u)
 
 model: ## 10^8 random operations against the naive index and modelled engines: an hour on two cores (OPS)
 	WARMPATH_MODEL_OPS=$${OPS:-100000000} $(GO) test -count=1 -timeout 0 -v -run '^TestIndex(Answers|Claims)' -skip Hostile ./kvindex/kvindextest
