@@ -34,6 +34,7 @@ type Settings struct {
 	TransferHost    *string `json:"transfer_host"`
 	TransferPort    *int    `json:"transfer_port"`
 	EngineID        *string `json:"engine_id"`
+	TensorParallel  *int    `json:"tensor_parallel"`
 	KVBytesPerToken *int    `json:"kv_bytes_per_token"`
 }
 
@@ -54,7 +55,7 @@ func (s *Settings) apply(t *discovery.Target) {
 			*f.to = *f.from
 		}
 	}
-	for _, f := range []struct{ to, from *int }{{&t.Ranks, s.Ranks}, {&t.TransferPort, s.TransferPort}, {&t.KVBytesPerToken, s.KVBytesPerToken}} {
+	for _, f := range []struct{ to, from *int }{{&t.Ranks, s.Ranks}, {&t.TransferPort, s.TransferPort}, {&t.TensorParallel, s.TensorParallel}, {&t.KVBytesPerToken, s.KVBytesPerToken}} {
 		if f.from != nil {
 			*f.to = *f.from
 		}
@@ -70,7 +71,7 @@ func (s *Settings) apply(t *discovery.Target) {
 // given reports whether there is a setting.
 func (s *Settings) given() bool {
 	return s.Events != nil || s.Replay != nil || s.Topic != nil || s.Model != nil || s.Ranks != nil || s.APIKey != nil || s.APIKeyUse != nil || s.Protocol != nil ||
-		s.TLS != nil || s.Labels != nil || s.Role != nil || s.Connector != nil || s.TransferHost != nil || s.TransferPort != nil || s.EngineID != nil || s.KVBytesPerToken != nil
+		s.TLS != nil || s.Labels != nil || s.Role != nil || s.Connector != nil || s.TransferHost != nil || s.TransferPort != nil || s.EngineID != nil || s.TensorParallel != nil || s.KVBytesPerToken != nil
 }
 
 // Joining is the body of POST /admin/workers.

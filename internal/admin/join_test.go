@@ -103,6 +103,16 @@ func TestAnOperatorChangesTheSettingsOfAnAddedWorker(t *testing.T) {
 	if got := workers.Target("http://c:1"); status != 200 || got.Protocol != "http2" {
 		t.Errorf("%d %s: %+v", status, text, got)
 	}
+	status, text = ask(t, a, "PATCH", "/admin/workers", `{"url": "http://c:1", "role": "prefill", "connector": "nixl", "transfer_host": "h", "transfer_port": 7, "engine_id": "e", "tensor_parallel": 2, "kv_bytes_per_token": 9}`)
+	got, want := workers.Target("http://c:1"), discovery.Target{URL: "http://c:1", Role: "prefill", Connector: "nixl", TransferHost: "h", TransferPort: 7, EngineID: "e", TensorParallel: 2, KVBytesPerToken: 9,
+		Model: "m", Protocol: "http2", Labels: map[string]string{"zone": "b"}}
+	if status != 200 || !got.Equal(want) {
+		t.Errorf("%d %s: %+v", status, text, got)
+	}
+	status, text = ask(t, a, "PATCH", "/admin/workers", `{"url": "http://c:1", "role": "kv_producer"}`)
+	if status != 400 || !strings.Contains(text, "none of prefill, decode, both") || workers.Target("http://c:1").Role != "prefill" {
+		t.Errorf("%d %s", status, text)
+	}
 	status, text = ask(t, a, "PATCH", "/admin/workers", `{"url": "http://c:1", "api_key_use": "always"}`)
 	if status != 400 || !strings.Contains(text, "needs a key") || workers.Target("http://c:1").APIKeyUse != "" {
 		t.Errorf("%d %s: %+v", status, text, workers.Target("http://c:1"))

@@ -115,10 +115,11 @@ type Config struct {
 	// api_key_use: missing also sends it for clients without a key, and always in place of every client's key. tls has
 	// ca_file, cert_file, key_file and server_name for https. protocol is auto, http1 or http2. A URL may also be
 	// unix:// and the path of a socket. labels: workers with the same label hardware share their timing, and the
-	// locality filter reads node and zone. role is prefill, decode or both, and connector names how the engine exchanges
-	// KV blocks, with transfer_host, transfer_port, engine_id and kv_bytes_per_token (docs/configure.md); the router asks
-	// the engine for what is not set. A reload applies changes of the workers. A reload refuses a file without
-	// the key workers, because such a file may be cut short; an empty list removes all workers.
+	// locality filter reads node and zone. role is prefill, decode or both, and connector names how the engine
+	// exchanges KV blocks, with transfer_host, transfer_port, engine_id, tensor_parallel and kv_bytes_per_token
+	// (docs/configure.md); the router asks the engine for what is not set. A reload applies changes of the workers. A
+	// reload refuses a file without the key workers, because such a file may be cut short; an empty list removes all
+	// workers.
 	Workers []discovery.Target `yaml:"workers"`
 	// WorkersFile is a file with further workers, for lists that a program writes: a list under the key workers, as in
 	// this file. It is watched as this file is. A worker that is no longer in the file gets no new requests, and leaves

@@ -61,6 +61,8 @@ type Target struct {
 	// EngineID is the id that the engine got in its kv_transfer_config. If it is "", the router asks the worker. Rank r
 	// of several has the id with "_dp" and r behind it.
 	EngineID string `yaml:"engine_id,omitempty"`
+	// TensorParallel is the engine's tensor-parallel size. If it is 0, the router asks the worker.
+	TensorParallel int `yaml:"tensor_parallel,omitempty"`
 	// KVBytesPerToken is the size of the KV of one token in all layers, in bytes; 0 is unknown.
 	KVBytesPerToken int `yaml:"kv_bytes_per_token,omitempty"`
 }
@@ -128,6 +130,12 @@ func ParseTarget(s string) (Target, error) {
 			t.TransferPort = int(n)
 		case "engine_id":
 			t.EngineID = value
+		case "tensor_parallel":
+			n, err := strconv.Atoi(value)
+			if err != nil || n < 1 {
+				return t, fmt.Errorf("parse worker %q: tensor_parallel is not a number above 0", shown(base))
+			}
+			t.TensorParallel = n
 		case "kv_bytes_per_token":
 			n, err := strconv.Atoi(value)
 			if err != nil || n < 1 {
@@ -137,7 +145,7 @@ func ParseTarget(s string) (Target, error) {
 		default:
 			label, ok := strings.CutPrefix(name, "label.")
 			if !ok || label == "" {
-				return t, fmt.Errorf("parse worker %q: option %q is none of events, replay, topic, model, ranks, api_key_file, api_key_env, api_key_use, protocol, tls.ca_file, tls.cert_file, tls.key_file, tls.server_name, role, connector, transfer_host, transfer_port, engine_id, kv_bytes_per_token, label.NAME%s",
+				return t, fmt.Errorf("parse worker %q: option %q is none of events, replay, topic, model, ranks, api_key_file, api_key_env, api_key_use, protocol, tls.ca_file, tls.cert_file, tls.key_file, tls.server_name, role, connector, transfer_host, transfer_port, engine_id, tensor_parallel, kv_bytes_per_token, label.NAME%s",
 					shown(base), name, labelHint(name))
 			}
 			if t.Labels == nil {
@@ -183,7 +191,8 @@ func shown(text string) string {
 func (t Target) Equal(o Target) bool {
 	return t.URL == o.URL && t.Events == o.Events && t.Replay == o.Replay && t.Topic == o.Topic && t.Model == o.Model && t.APIKey == o.APIKey &&
 		t.APIKeyUse == o.APIKeyUse && t.Protocol == o.Protocol && t.TLS == o.TLS && t.Ranks == o.Ranks && maps.Equal(t.Labels, o.Labels) &&
-		t.Role == o.Role && t.Connector == o.Connector && t.TransferHost == o.TransferHost && t.TransferPort == o.TransferPort && t.EngineID == o.EngineID && t.KVBytesPerToken == o.KVBytesPerToken
+		t.Role == o.Role && t.Connector == o.Connector && t.TransferHost == o.TransferHost && t.TransferPort == o.TransferPort && t.EngineID == o.EngineID && t.TensorParallel == o.TensorParallel &&
+		t.KVBytesPerToken == o.KVBytesPerToken
 }
 
 // Validate returns all problems of the target. It reads the files of TLS.

@@ -39,6 +39,9 @@ func (t *Target) checkTransfer() (errs []error) {
 	if t.TransferPort < 0 || t.TransferPort > 65535 {
 		errs = append(errs, fmt.Errorf("transfer_port: %d is outside 1..65535", t.TransferPort))
 	}
+	if t.TensorParallel < 0 {
+		errs = append(errs, fmt.Errorf("tensor_parallel: %d is negative", t.TensorParallel))
+	}
 	if t.KVBytesPerToken < 0 {
 		errs = append(errs, fmt.Errorf("kv_bytes_per_token: %d is negative", t.KVBytesPerToken))
 	}
@@ -91,6 +94,7 @@ func (p *probe) transfer(ctx context.Context) {
 	x := r.Transfer
 	x.Connector, x.Fetches = connector, connector == "p2p"
 	x.Host, x.Port = cmp.Or(strings.Trim(t.TransferHost, "[]"), remoteHost(r.Host), t.host()), cmp.Or(t.TransferPort, r.Port)
+	x.TensorParallel = cmp.Or(t.TensorParallel, r.TensorParallel)
 	x.TokenBytes = cmp.Or(t.KVBytesPerToken, r.TokenBytes)
 	if id := cmp.Or(t.EngineID, r.engineID); id != "" {
 		x.EngineIDs = p.engineIDs(id)

@@ -14,13 +14,13 @@ import (
 )
 
 func TestAWorkersRoleAndTransfersAreOptionsOfItsURL(t *testing.T) {
-	got, err := ParseTarget("http://p:8000,role=prefill,connector=nixl_push,transfer_host=10.0.0.7,transfer_port=5600,engine_id=p0,kv_bytes_per_token=131072,label.nvlink=r1")
-	want := Target{URL: "http://p:8000", Role: "prefill", Connector: "nixl_push", TransferHost: "10.0.0.7", TransferPort: 5600, EngineID: "p0", KVBytesPerToken: 131072,
+	got, err := ParseTarget("http://p:8000,role=prefill,connector=nixl_push,transfer_host=10.0.0.7,transfer_port=5600,engine_id=p0,tensor_parallel=2,kv_bytes_per_token=131072,label.nvlink=r1")
+	want := Target{URL: "http://p:8000", Role: "prefill", Connector: "nixl_push", TransferHost: "10.0.0.7", TransferPort: 5600, EngineID: "p0", TensorParallel: 2, KVBytesPerToken: 131072,
 		Labels: map[string]string{"nvlink": "r1"}}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Error(diff, err)
 	}
-	for _, other := range []string{"role=decode", "connector=nixl", "transfer_host=h", "transfer_port=1", "engine_id=e", "kv_bytes_per_token=1"} {
+	for _, other := range []string{"role=decode", "connector=nixl", "transfer_host=h", "transfer_port=1", "engine_id=e", "tensor_parallel=1", "kv_bytes_per_token=1"} {
 		with, err := ParseTarget("http://p:8000," + other)
 		if err != nil || with.Equal(Target{URL: "http://p:8000"}) {
 			t.Errorf("%s: %v, or no change of the worker", other, err)
@@ -36,6 +36,7 @@ func TestARoleOrTransferThatCannotBeIsRefusedWithWhatToDo(t *testing.T) {
 		"http://p,transfer_host=h:5600":      "the port goes into transfer_port",
 		"http://p,transfer_port=0":           "transfer_port is not a number within 1..65535",
 		"http://p,transfer_port=65536":       "transfer_port is not a number within 1..65535",
+		"http://p,tensor_parallel=x":         "tensor_parallel is not a number above 0",
 		"http://p,kv_bytes_per_token=-1":     "kv_bytes_per_token is not a number of bytes above 0",
 		"http://p,nvlink=r1":                 "did you mean label.nvlink?",
 		"unix:///run/v.sock,role=prefill":    "role prefill: the worker is behind a Unix socket, but KV blocks go over the network: write the address of the engine, http://HOST:PORT",
@@ -97,7 +98,7 @@ func TestARoleIsTheOperatorsOrTheEnginesNeverGuessed(t *testing.T) {
 		"the settings contradict the connector": {nixl, Target{Connector: "sglang"}, fleet.RoleBoth, transfer{Connector: "sglang"}, "reports the connector nixl (GET /metrics)"},
 		"the settings turn transfers off":       {producer, Target{Role: "both", Connector: None}, fleet.RoleBoth, transfer{}, "reports the role prefill"},
 		"a role alone has the usual connector":  {vllm032(), Target{Role: "prefill", TransferHost: "10.0.0.9", TransferPort: 5600, KVBytesPerToken: 7}, fleet.RolePrefill, transfer{Connector: "nixl", Host: "10.0.0.9", Port: 5600, TokenBytes: 7}, ""},
-		"the role both, too":                    {vllm032(), Target{Role: "both"}, fleet.RoleBoth, transfer{Connector: "nixl"}, ""},
+		"the role both, too":                    {vllm032(), Target{Role: "both", TensorParallel: 4}, fleet.RoleBoth, transfer{Connector: "nixl", TensorParallel: 4}, ""},
 		"TensorRT-LLM reports nothing":          {trtllm, Target{}, fleet.RoleBoth, transfer{}, ""},
 		"TensorRT-LLM with a role":              {trtllm, Target{Role: "decode"}, fleet.RoleDecode, transfer{Connector: "trtllm"}, ""},
 		"another engine": {answers{"GET /v1/models": `{"data":[{"id":"tiny","owned_by":"me"}]}`}, Target{Role: "prefill"}, fleet.RolePrefill, transfer{},
