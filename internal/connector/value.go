@@ -87,16 +87,16 @@ var values = map[string]func(r *request) (value, bool){
 // needs says how an operator gives a value that a connector needs.
 var needs = map[string]string{
 	"prefill.host": "the prefill worker has no host that other engines reach. Give its URL as http://HOST:PORT, or set " +
-		"transfer.host of the worker; a worker behind a Unix socket has no host",
-	"prefill.port": "the port where other engines find the prefill worker is not known. Set transfer.port of the " +
+		"transfer_host of the worker; a worker behind a Unix socket has no host",
+	"prefill.port": "the port where other engines find the prefill worker is not known. Set transfer_port of the " +
 		"worker to the port of its bootstrap server or side channel",
-	"prefill.rank_port": "the port where other engines find the prefill worker is not known. Set transfer.port of the " +
+	"prefill.rank_port": "the port where other engines find the prefill worker is not known. Set transfer_port of the " +
 		"worker to the port of its side channel (VLLM_NIXL_SIDE_CHANNEL_PORT, or VLLM_P2P_SIDE_CHANNEL_PORT)",
 	"prefill.address": "the host and the port where other engines find the prefill worker are not known. Give its URL as " +
-		"http://HOST:PORT, or set transfer.host; and set transfer.port to the port of its bootstrap server",
+		"http://HOST:PORT, or set transfer_host; and set transfer_port to the port of its bootstrap server",
 	"prefill.engine_id": "the engine id of the prefill worker's rank is not known. Set engine_id in the engine's " +
-		"--kv-transfer-config and transfer.engine_ids of the worker; with Mooncake, look whether its bootstrap server answers",
-	"prefill.tp_size": "the tensor parallel size of the prefill worker is not known. Set transfer.tensor_parallel of " +
+		"--kv-transfer-config and engine_id of the worker; with Mooncake, look whether its bootstrap server answers",
+	"prefill.tp_size": "the tensor parallel size of the prefill worker is not known. Set tensor_parallel of " +
 		"the worker",
 }
 
