@@ -5,21 +5,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/connector"
 	"github.com/warmpath/warmpath/internal/zmtp"
 )
-
-// Connectors are the names of the KV connectors that a worker can have, in the order of the alphabet.
-var Connectors = []string{"mooncake", "nixl", "nixl_push", "nixl_two_way", "p2p", "sglang", "shared", "trtllm"}
-
-// defaultConnectors are the connectors of workers with a role, by engine, if neither the settings nor the engine name
-// one. For vLLM it is the one that vLLM's own documents begin with; the others have only one.
-var defaultConnectors = map[fleet.Engine]string{fleet.EngineVLLM: "nixl", fleet.EngineSGLang: "sglang", fleet.EngineTRTLLM: "trtllm"}
 
 // Workers with these connectors find each other without a host.
 var hostless = []string{"", None, "shared"}
@@ -30,8 +26,8 @@ func (t *Target) checkTransfer() (errs []error) {
 	if err != nil {
 		errs = append(errs, err)
 	}
-	if t.Connector != "" && t.Connector != None && !slices.Contains(Connectors, t.Connector) {
-		errs = append(errs, fmt.Errorf("connector %.40q is none of %s, none", t.Connector, strings.Join(Connectors, ", ")))
+	if t.Connector != "" && t.Connector != None && !slices.Contains(connector.Names(), t.Connector) {
+		errs = append(errs, fmt.Errorf("connector %.40q is none of %s, none", t.Connector, strings.Join(connector.Names(), ", ")))
 	}
 	if host := strings.Trim(t.TransferHost, "[]"); host != "" && (!zmtp.HostName(host) || strings.Contains(host, ":") && net.ParseIP(host) == nil) {
 		errs = append(errs, errors.New("transfer_host is neither an address nor a host name; the port goes into transfer_port"))
@@ -77,29 +73,33 @@ func (p *probe) transfer(ctx context.Context) {
 	if t.Connector != "" && r.Connector != "" && t.Connector != r.Connector && !(r.family && strings.HasPrefix(t.Connector, r.Connector)) {
 		p.note("the worker reports the connector %s (%s), and the settings say %s: the settings count; correct them, or start the engine with that connector", r.Connector, r.where, t.Connector)
 	}
-	connector := cmp.Or(t.Connector, r.Connector)
-	if connector == "" && (t.Role != "" || r.role != "") {
-		connector = defaultConnectors[f.Engine]
-		if connector == "" && f.Role != fleet.RoleBoth {
+	name := cmp.Or(t.Connector, r.Connector)
+	if name == "" && (t.Role != "" || r.role != "") {
+		name = connector.Default(f.Engine)
+		if name == "" && f.Role != fleet.RoleBoth {
 			p.note("engine %s has no usual KV connector, so the worker with the role %s exchanges no KV blocks: give connector=NAME", f.Engine, f.Role)
 		}
 	}
-	if connector == "" || connector == None {
+	switch {
+	case name == "" || name == None:
 		return
-	}
-	if p.target.overUnix() && !slices.Contains(hostless, connector) {
+	case p.target.overUnix() && !slices.Contains(hostless, name):
 		p.note("the worker is behind a Unix socket, so it exchanges no KV blocks: list it as http://HOST:PORT")
+		return
+	case name == "mooncake" && t.Role == "" && r.role == "":
+		p.note("a vLLM with Mooncake ends if it gets a leg against its kv_role, which it does not report, so it exchanges no KV blocks: give role=prefill, role=decode or role=both")
 		return
 	}
 	x := r.Transfer
-	x.Connector, x.Fetches = connector, connector == "p2p"
+	x.Connector, x.Fetches = name, name == "p2p"
 	x.Host, x.Port = cmp.Or(strings.Trim(t.TransferHost, "[]"), remoteHost(r.Host), t.host()), cmp.Or(t.TransferPort, r.Port)
 	x.TensorParallel = cmp.Or(t.TensorParallel, r.TensorParallel)
 	x.TokenBytes = cmp.Or(t.KVBytesPerToken, r.TokenBytes)
 	if id := cmp.Or(t.EngineID, r.engineID); id != "" {
 		x.EngineIDs = p.engineIDs(id)
 	}
-	if connector == "mooncake" {
+	if name == "mooncake" && f.Role != fleet.RoleDecode { // a decode worker has no bootstrap server
+		x.Port = cmp.Or(x.Port, mooncakePort)
 		p.mooncake(ctx, &x)
 	}
 	f.Transfer = x
@@ -290,30 +290,36 @@ func (p *probe) sglangTransfer(d *sglangDisaggregation) {
 // mooncakePort is the default port of the bootstrap server (VLLM_MOONCAKE_BOOTSTRAP_PORT).
 const mooncakePort = 8998
 
-// mooncake asks the bootstrap server of a prefill worker for the engine ids of its ranks [vLLM 0.32,
-// vllm/distributed/kv_transfer/kv_connector/v1/mooncake/mooncake_utils.py]. A decode worker has none.
+// mooncake asks the bootstrap server of a prefill worker for the engine ids of its ranks.
 func (p *probe) mooncake(ctx context.Context, x *fleet.Transfer) {
-	if p.Facts.Role == fleet.RoleDecode {
+	c, ok := connector.Find(x.Connector)
+	if !ok {
 		return
 	}
-	port := cmp.Or(x.Port, mooncakePort)
-	var ranks map[string]struct {
-		EngineID string `json:"engine_id"`
+	at, ok := c.Ask(&connector.End{URL: p.target.URL, Transfer: *x})
+	if !ok {
+		return
+	}
+	base, path := at, ""
+	if i := strings.LastIndexByte(at, '/'); i > len("http://") {
+		base, path = at[:i], at[i:]
 	}
 	a := p.asker
-	a.target = Target{URL: "http://" + net.JoinHostPort(x.Host, strconv.Itoa(port))}
-	if err := a.getJSON(ctx, "/query", &ranks); err != nil {
-		p.note("the engine ids of the worker are not known, so it gets no prefill legs: its bootstrap server at %s does not answer: %v; give transfer_host and transfer_port if it is elsewhere", a.target.URL, err)
+	a.target = Target{URL: base} // another server than the engine's API: it gets no key
+	ids, tensor, pipeline := []string(nil), 0, 0
+	err := a.ask(ctx, http.MethodGet, path, nil, maxJSON, func(r io.Reader) error {
+		answer, err := io.ReadAll(r)
+		if err == nil {
+			ids, tensor, pipeline, err = connector.Asked(answer, p.Facts.FirstRank)
+		}
+		return err
+	})
+	if ids = ids[:min(len(ids), p.Facts.UsedRanks())]; err == nil && (len(ids) < p.Facts.UsedRanks() || slices.Contains(ids, "")) {
+		err = errors.New("not all ranks of the worker have registered there yet")
+	}
+	if err != nil {
+		p.note("the engine ids of the worker are not known, so it gets no prefill legs: ask its bootstrap server at %s: %v; give transfer_host and transfer_port if it is elsewhere", base, err)
 		return
 	}
-	x.Port = port
-	var ids []string
-	for i := range p.Facts.UsedRanks() {
-		ids = append(ids, ranks[strconv.Itoa(p.Facts.FirstRank+i)].EngineID)
-	}
-	if slices.Contains(ids, "") {
-		p.note("the engine ids of the worker are not known, so it gets no prefill legs: its bootstrap server at %s knows %d of %d ranks", a.target.URL, len(ranks), len(ids))
-		return
-	}
-	x.EngineIDs = ids
+	x.EngineIDs, x.TensorParallel, x.PipelineParallel = ids, cmp.Or(x.TensorParallel, tensor), cmp.Or(x.PipelineParallel, pipeline)
 }

@@ -160,9 +160,12 @@ func TestTheEngineIDsOfRanks(t *testing.T) {
 		if diff := cmp.Diff(want, x.EngineIDs); diff != "" || x.Port != port {
 			t.Errorf("port %d: %s", x.Port, diff)
 		}
-		if noted := strings.Contains(strings.Join(r.Notes, "\n"), "it gets no prefill legs: its bootstrap server at "+fmt.Sprintf("http://127.0.0.1:%d", port)); noted != (want == nil) {
+		if noted := strings.Contains(strings.Join(r.Notes, "\n"), "it gets no prefill legs: ask its bootstrap server at "+fmt.Sprintf("http://127.0.0.1:%d", port)); noted != (want == nil) {
 			t.Errorf("notes %q", r.Notes)
 		}
+	}
+	if r := probeOf(t, Target{URL: serve(t, vllm032()), Connector: "mooncake"}); r.Facts.Transfer.Connector != "" || !strings.Contains(strings.Join(r.Notes, "\n"), "give role=prefill, role=decode or role=both") {
+		t.Errorf("Mooncake without a role: %+v, notes %q", r.Facts.Transfer, r.Notes)
 	}
 	asked := false
 	silent := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked = true }))
