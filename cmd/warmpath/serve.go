@@ -29,6 +29,7 @@ type serveFlags struct {
 	allowHub                                    bool
 	engineWait                                  float64
 	accessLog, decisionLog                      string
+	disaggregation                              config.Disaggregation
 }
 
 func newServe() *cobra.Command {
@@ -71,6 +72,10 @@ SIGHUP or POST /admin/reload. After SIGTERM the router finishes the requests und
 	flags.StringVar(&f.listen, "listen", d.Listen, "`ADDR` for clients: the model API, /health, /readiness")
 	flags.StringVar(&f.adminListen, "admin-listen", d.Admin.Listen, "`ADDR` for operators: /metrics, /admin/…; an address that other machines reach needs a key ("+config.EnvAdminKey+" or admin.key_file)")
 	flags.StringVar(&f.policy, "policy", d.Policy, "`NAME` of a type of policy or of a policy in the file; TYPE:KEY=VALUE,… gives it parameters. `warmpath config sample` lists them")
+	flags.StringVar(&f.disaggregation.Mode, "disaggregation", d.Disaggregation.Mode, "`MODE`: auto divides a request between a prefill and a decode worker if that costs less, always does so if it can, never does not")
+	flags.IntVar(&f.disaggregation.UncachedTokenThreshold, "pd-uncached-token-threshold", d.Disaggregation.UncachedTokenThreshold, "`TOKENS` of a prompt that are not cached, from which on auto divides a request; 0 is no threshold")
+	flags.StringVar(&f.disaggregation.PrefillPolicy, "prefill-policy", "", "`NAME` of the policy that chooses prefill workers; default: the request's policy")
+	flags.StringVar(&f.disaggregation.DecodePolicy, "decode-policy", "", "`NAME` of the policy that chooses decode workers; default: the request's policy")
 	flags.StringVar(&f.file, "config", "", "`FILE` with all other settings; see `warmpath config sample`")
 	flags.StringArrayVar(&f.workers, "worker", nil, "`URL` of an engine, with the facts that the engine cannot report: URL[,events=ENDPOINT][,replay=ENDPOINT][,topic=TEXT][,model=NAME][,ranks=N][,role=prefill|decode|both][,connector=NAME][,transfer_host=HOST][,transfer_port=PORT][,label.NAME=VALUE]; repeatable")
 	flags.StringArrayVar(&f.modelPaths, "model-path", nil, "`[NAME=]DIR` with a model's tokenizer and chat template, or hub:ORG/NAME with --allow-hub; needed only if the router does not find the files; repeatable")
@@ -125,6 +130,7 @@ func (f *serveFlags) override(c *cobra.Command) func(*config.Config) {
 		if changed("policy") {
 			cfg.Policy = f.policy
 		}
+		f.divide(changed, &cfg.Disaggregation)
 		if changed("log-level") {
 			cfg.Telemetry.LogLevel = f.logLevel
 		}
@@ -147,6 +153,22 @@ func (f *serveFlags) override(c *cobra.Command) func(*config.Config) {
 			cfg.Hub.Allow = f.allowHub
 		}
 		_, _ = config.ApplyForeign(cfg, given) // checkForeign has reported the errors
+	}
+}
+
+// divide applies the given flags about the division of requests.
+func (f *serveFlags) divide(changed func(string) bool, d *config.Disaggregation) {
+	if changed("disaggregation") {
+		d.Mode = f.disaggregation.Mode
+	}
+	if changed("pd-uncached-token-threshold") {
+		d.UncachedTokenThreshold = f.disaggregation.UncachedTokenThreshold
+	}
+	if changed("prefill-policy") {
+		d.PrefillPolicy = f.disaggregation.PrefillPolicy
+	}
+	if changed("decode-policy") {
+		d.DecodePolicy = f.disaggregation.DecodePolicy
 	}
 }
 

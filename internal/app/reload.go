@@ -123,7 +123,7 @@ func take(in, next *config.Config) {
 	in.Tenants, in.TenantsFile, in.TenantSaltKeyFile = next.Tenants, next.TenantsFile, next.TenantSaltKeyFile
 	in.AllTenants, in.TenantSaltKey = next.AllTenants, next.TenantSaltKey
 	in.Policy, in.Policies, in.ModelPolicies, in.RequestPolicies = next.Policy, next.Policies, next.ModelPolicies, next.RequestPolicies
-	in.Shadow, in.ShadowSample = next.Shadow, next.ShadowSample
+	in.Shadow, in.ShadowSample, in.Disaggregation = next.Shadow, next.ShadowSample, next.Disaggregation
 	in.ModelAliases, in.ModelFallbacks = next.ModelAliases, next.ModelFallbacks
 	in.Adapters, in.AdapterSlots, in.AdapterTimeout = next.Adapters, next.AdapterSlots, next.AdapterTimeout
 	in.ServiceLevels, in.ModelServiceLevels = next.ServiceLevels, next.ModelServiceLevels
@@ -182,7 +182,13 @@ func comparePolicies(old, next *config.Config, change *warmpath.PolicyChange) []
 	if next.ShadowSample != old.ShadowSample {
 		changes = append(changes, fmt.Sprintf("shadow_sample: %v, was %v", next.ShadowSample, old.ShadowSample))
 	}
-	return changes
+	o, n := old.Disaggregation, next.Disaggregation
+	return append(changes, compareSettings([]setting{
+		{"disaggregation.mode", o.Mode, n.Mode},
+		{"disaggregation.pd_uncached_token_threshold", o.UncachedTokenThreshold, n.UncachedTokenThreshold},
+		{"disaggregation.prefill_policy", o.PrefillPolicy, n.PrefillPolicy},
+		{"disaggregation.decode_policy", o.DecodePolicy, n.DecodePolicy},
+	})...)
 }
 
 // compareLevels returns lines that say which service levels change.

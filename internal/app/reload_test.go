@@ -146,9 +146,11 @@ func TestReloadChangesThePoliciesInUse(t *testing.T) {
 		c.Policies = []config.Policy{{Name: "mine", Type: "kv", Parameters: &kv}}
 		c.Policy, c.Shadow, c.ShadowSample = "mine", "kv_aware:imbalance_tokens=7", 0.5
 		c.RequestPolicies = []string{"lmetric"}
+		c.Disaggregation = config.Disaggregation{Mode: "never", UncachedTokenThreshold: 9, DecodePolicy: "round_robin"}
 	}
 	changes := strings.Join(reload(mine), "\n")
-	for _, want := range []string{"know nothing yet: kv_aware:imbalance_tokens=7, mine", "policy: mine, was marginal", `shadow: "kv_aware:imbalance_tokens=7", was ""`, "shadow_sample: 0.5", "request_policies: [lmetric], was []"} {
+	for _, want := range []string{"know nothing yet: kv_aware:imbalance_tokens=7, mine", "policy: mine, was marginal", `shadow: "kv_aware:imbalance_tokens=7", was ""`, "shadow_sample: 0.5", "request_policies: [lmetric], was []",
+		"disaggregation.mode: never, was auto", "disaggregation.pd_uncached_token_threshold: 9, was 256", "disaggregation.decode_policy: round_robin, was "} {
 		if !strings.Contains(changes, want) {
 			t.Errorf("reload says %q, nothing of %q", changes, want)
 		}

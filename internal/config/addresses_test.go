@@ -158,7 +158,7 @@ func TestAnUnknownSectionIsOneMistake(t *testing.T) {
 model_path: "meta-llama/Llama-3.1-8B-Instruct"
 `)
 	lines := strings.Split(strings.TrimSpace(message), "\n")
-	if len(lines) != 3 || !strings.Contains(lines[0], `:1:1: unknown field "mode" (known: listen, policy, `) ||
+	if len(lines) != 3 || !strings.Contains(lines[0], `:1:1: unknown field "mode"; a file of another router? `+"`warmpath config migrate`") ||
 		!strings.HasSuffix(lines[1], `:13:1: unknown field "model_path"; write models: [{path: …}]`) {
 		t.Errorf("%d lines:\n%s", len(lines), message)
 	}
@@ -167,7 +167,7 @@ model_path: "meta-llama/Llama-3.1-8B-Instruct"
 func TestHintsAreNearAndRight(t *testing.T) {
 	known := keys(reflect.TypeFor[Config](), "")
 	for unknown, want := range map[string]string{
-		"mode": "", "url": "workers.url", "port": "", "lissten": "listen", "block-size": "routing.block_size", "polcy": "policy", "policys": "policy",
+		"mode": "disaggregation.mode", "url": "workers.url", "port": "", "lissten": "listen", "block-size": "routing.block_size", "polcy": "policy", "policys": "policy",
 		"worker": "workers", "wrokers": "workers", "time": "", "tokenizer": "", "retries": "", "timeouts": "body.timeout",
 	} {
 		if got := nearest(unknown, known, slips(unknown), lastStep); got != want {

@@ -139,6 +139,10 @@ type Config struct {
 	Admin admin.Config `yaml:"admin"`
 	// Routing tunes how a worker is chosen.
 	Routing Routing `yaml:"routing"`
+	// Disaggregation says when the prompt of a request is computed at one worker (prefill), and its answer is generated at
+	// another (decode), which receives the KV blocks (docs/prefill-decode.md). It counts only for workers that exchange KV
+	// blocks: those with a connector. A reload applies changes.
+	Disaggregation Disaggregation `yaml:"disaggregation"`
 	// Models are the folders of models' files. With these files the router makes the token ids of prompts in its own
 	// process: exactly, in microseconds, and without asking an engine. The router searches for the files of other
 	// models (tokens.discover). If it does not find them, it asks the engines.
@@ -243,6 +247,8 @@ func Default() Config {
 			BlockSizes:      map[string]int{},
 			BlockKeys:       block.XXH3.String(),
 		},
+		Disaggregation: DefaultDisaggregation(),
+
 		Tokens:    tokens.DefaultConfig(),
 		Index:     Index{Config: kvindex.DefaultConfig(), MaxSpeculative: warmpath.DefaultMaxSpeculative},
 		Events:    kvfeed.DefaultConfig(),
@@ -265,6 +271,7 @@ func (c *Config) Options() warmpath.Options {
 		Policy:         c.Spec(),
 		Policies:       c.specs(),
 		Shadow:         c.Shadow,
+		Legs:           c.Disaggregation.legs(),
 		ModelPolicies:  c.ModelPolicies,
 		Index:          c.Index.Config,
 		MaxSpeculative: c.Index.MaxSpeculative,
@@ -341,6 +348,7 @@ func (c *Config) validate(found *problems) {
 	found.section("tls", c.TLS.Validate())
 	c.validateModels(found)
 	c.validateRouting(found)
+	c.Disaggregation.validate(found)
 	c.validateHealth(found)
 	c.validateIO(found)
 	found.section("workers_dns", c.WorkersDNS.Validate())

@@ -179,6 +179,21 @@ func (f *foreign) policyName(values []string) (string, error) {
 	return "", nil // Validate says which names are known
 }
 
+// legPolicy reads the name of a policy for prefill or decode workers.
+func legPolicy(setting string, at func(*Disaggregation) *string) func(*foreign, []string) (string, error) {
+	return func(f *foreign, values []string) (string, error) {
+		name := strings.Join(values, "")
+		*at(&f.Disaggregation) = name
+		if own, ok := foreignPolicies[name]; ok {
+			if _, known := warmpath.PolicyKinds().Find(name); !known {
+				*at(&f.Disaggregation) = own
+				return setting + ": " + own, nil
+			}
+		}
+		return "", nil // Validate says which names are known
+	}
+}
+
 // routerMode reads Dynamo's mode, or the routing logic of vLLM's production stack.
 func (f *foreign) routerMode(values []string) (string, error) {
 	name := strings.Join(values, "")

@@ -41,6 +41,8 @@ func SharedFlags() []ForeignFlag {
 	return []ForeignFlag{
 		{Name: "policy", Of: others, apply: (*foreign).policyName},
 		{Name: "log-level", Of: others, apply: (*foreign).logLevel},
+		{Name: "prefill-policy", Of: others, apply: legPolicy("disaggregation.prefill_policy", func(d *Disaggregation) *string { return &d.PrefillPolicy })},
+		{Name: "decode-policy", Of: others, apply: legPolicy("disaggregation.decode_policy", func(d *Disaggregation) *string { return &d.DecodePolicy })},
 	}
 }
 
@@ -273,7 +275,7 @@ func refusedFlags() []ForeignFlag {
 		{"pd-disaggregation epd-disaggregation vllm-pd-disaggregation mini-lb", others, NoValue,
 			"the router sends a whole request to one worker: keep the router that you have for prefill and decode workers, or name workers that do both"},
 		{"prefill decode encode prefill-selector decode-selector encode-selector", others, ManyValues, "name workers that do prefill and decode: --worker URL"},
-		{"prefill-policy decode-policy encode-policy", others, OneValue, "name one policy: --policy NAME"},
+		{"encode-policy", others, OneValue, "the engine encodes images itself: name one policy, --policy NAME"},
 		{"vllm-discovery-address kv-connector pd-kv-events", vllm, OneValue, "name workers that do prefill and decode: --worker URL"},
 		{"service-discovery", others, NoValue, sources},
 		{"selector", others, ManyValues, sources},

@@ -25,6 +25,9 @@ func unknownField(key, section string, inside, known []string) string {
 			meant = similarKey(key, inside)
 		}
 	}
+	if key == "mode" && section == "" { // of the gateways of SMG's family
+		return problem + "; a file of another router? `warmpath config migrate` reads it. The division of requests is disaggregation.mode"
+	}
 	if entry := entryKeys[strings.ReplaceAll(key, "-", "_")]; entry != "" && section == "" {
 		return problem + "; write " + entry
 	}

@@ -153,6 +153,9 @@ func ofPolicies(path string) bool {
 		_, kind := warmpath.PolicyKinds().Find(unit(key))
 		return kind || slices.Contains([]string{"policy", "tier_weights", "imbalance_tokens"}, unit(key))
 	}
+	if key, ok := strings.CutPrefix(path, "disaggregation."); ok {
+		return strings.HasSuffix(key, "_policy")
+	}
 	top := index.ReplaceAllString(unit(path), "")
 	return slices.Contains([]string{"policy", "policies", "model_policies", "request_policies", "shadow"}, top)
 }

@@ -88,20 +88,21 @@ func (c *Config) specs() []policy.Spec {
 	return specs
 }
 
-// Used returns the names of the policies in use: the policy of the fleet, the shadow, the policies of models, and the
-// policies that requests may name.
+// Used returns the names of the policies in use: the policy of the fleet, the shadow, the policies of models, the
+// policies that requests may name, and those of prefill and decode.
 func (c *Config) Used() []string {
 	used := slices.Concat([]string{c.Policy}, slices.Sorted(maps.Values(c.ModelPolicies)), c.RequestPolicies)
 	if c.Shadow != "" {
 		used = append(used, c.Shadow)
 	}
+	used = append(used, slices.Sorted(maps.Values(c.Disaggregation.policies()))...)
 	return used
 }
 
 // PolicyChange returns the change from old to c in the form that a router takes: new policies, policies whose
 // parameters changed, policies that are gone, and which policy decides.
 func (c *Config) PolicyChange(old *Config) warmpath.PolicyChange {
-	change := warmpath.PolicyChange{Standard: c.Policy, ByModel: c.ModelPolicies, Shadow: c.Shadow}
+	change := warmpath.PolicyChange{Standard: c.Policy, ByModel: c.ModelPolicies, Shadow: c.Shadow, Legs: c.Disaggregation.legs()}
 	before, after := old.Parameters(), c.Parameters()
 	for _, name := range slices.Sorted(maps.Keys(after)) {
 		if was, known := before[name]; !known || !reflect.DeepEqual(was, after[name]) {
@@ -217,6 +218,9 @@ func (c *Config) validatePolicies(found *problems) {
 	}
 	for i, name := range c.RequestPolicies {
 		exists(fmt.Sprintf("request_policies[%d]", i), name)
+	}
+	for key, name := range c.Disaggregation.policies() {
+		exists("disaggregation."+key, name)
 	}
 	seen := map[string]int{}
 	for i, p := range c.Policies {

@@ -1,0 +1,57 @@
+package config
+
+import (
+	"fmt"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/policy"
+)
+
+// Disaggregation says which requests are divided between two workers.
+type Disaggregation struct {
+	// Mode is auto, always or never. auto divides a request if that is predicted to cost less than the best worker for
+	// the whole request. always divides each request that can be divided. never divides none; workers with the role
+	// prefill then get no requests.
+	Mode string `yaml:"mode"`
+	// UncachedTokenThreshold is for auto: a request is divided only if the best worker for the whole request would have
+	// to compute at least this number of prompt tokens. Below 256 tokens a second request and a transfer take longer
+	// than the prompt on all usual devices; vllm-router has the same default. 0 is no threshold.
+	UncachedTokenThreshold int `yaml:"pd_uncached_token_threshold"`
+	// PrefillPolicy and DecodePolicy are the policies that choose the workers of the two parts of a request. Empty means
+	// the policy of the request.
+	PrefillPolicy string `yaml:"prefill_policy"`
+	DecodePolicy  string `yaml:"decode_policy"`
+}
+
+// DefaultDisaggregation returns the defaults.
+func DefaultDisaggregation() Disaggregation {
+	return Disaggregation{Mode: policy.ModeAuto.String(), UncachedTokenThreshold: warmpath.DefaultUncachedTokenThreshold}
+}
+
+// legs returns d in the form that a router takes.
+func (d *Disaggregation) legs() warmpath.Legs {
+	mode, _ := policy.ParseMode(d.Mode) // Validate has checked it
+	threshold := d.UncachedTokenThreshold
+	if threshold == 0 {
+		threshold = -1 // for the router 0 is the default
+	}
+	return warmpath.Legs{Mode: mode, UncachedTokenThreshold: threshold, PrefillPolicy: d.PrefillPolicy, DecodePolicy: d.DecodePolicy}
+}
+
+// policies returns the names of the policies, by their keys.
+func (d *Disaggregation) policies() map[string]string {
+	named := map[string]string{}
+	for key, name := range map[string]string{"prefill_policy": d.PrefillPolicy, "decode_policy": d.DecodePolicy} {
+		if name != "" {
+			named[key] = name
+		}
+	}
+	return named
+}
+
+func (d *Disaggregation) validate(found *problems) {
+	if _, err := policy.ParseMode(d.Mode); err != nil {
+		found.add("disaggregation.mode", fmt.Errorf("%.40q is none of auto, always, never", d.Mode))
+	}
+	found.atLeast("disaggregation.pd_uncached_token_threshold", int64(d.UncachedTokenThreshold), 0)
+}
