@@ -43,6 +43,8 @@ type Attempt struct {
 	// HTTP2 means that the client speaks HTTP/2. A deadline for writing then ends the client's stream when it passes, also
 	// while nothing is written.
 	HTTP2 bool
+	// OnSent, if set, is called from Forward's goroutine each time the whole request was written to a connection.
+	OnSent func()
 	// OnFirstToken, if set, is called once, from Forward's goroutine, immediately before the first token is forwarded.
 	OnFirstToken func(time.Time)
 	// OnTokens, if set, is called from Forward's goroutine while a stream is forwarded, with the number of tokens of

@@ -193,6 +193,9 @@ func (x *exchange) talk(k *conn) (stale bool) {
 		x.body.spoiled = true
 	}
 	x.res.Sent = time.Now()
+	if unsent == nil && x.a.OnSent != nil {
+		x.a.OnSent()
+	}
 	n, end, err := x.readHead(k)
 	if err != nil {
 		if n == 0 && (x.res.Reused && !errors.Is(err, os.ErrDeadlineExceeded) && !reset(err) || refused(err)) {
