@@ -67,6 +67,18 @@ type Record struct {
 	BrokenLevels []string `json:"broken_levels,omitempty"`
 	// Shadow is the decision of the shadow policy. It is absent if the shadow policy did not decide about the request.
 	Shadow *Shadow `json:"shadow,omitempty"`
+	// Bypass is the reason why the request was not divided, if the fleet has workers for two legs. If it was divided,
+	// PrefillWorker and PrefillRank computed the prompt, and Worker generated the answer. Division has the predicted costs
+	// of both ways, if they were compared.
+	Bypass        string    `json:"bypass,omitempty"`
+	PrefillWorker string    `json:"prefill_worker,omitempty"`
+	PrefillRank   int       `json:"prefill_rank,omitempty"`
+	Division      *Division `json:"division,omitempty"`
+	// TransferTokens is the number of prompt tokens whose KV blocks the decode worker received, as predicted. FetchedTokens
+	// is the number of prompt tokens whose KV blocks Worker was told to read from FetchedFrom.
+	TransferTokens int    `json:"transfer_tokens,omitempty"`
+	FetchedTokens  int    `json:"fetched_tokens,omitempty"`
+	FetchedFrom    string `json:"fetched_from,omitempty"`
 	// Attempts is the number of workers that were tried. Failed has the workers that failed before the first byte of an
 	// answer, each with its error.
 	Attempts int      `json:"attempts"`
@@ -88,10 +100,13 @@ type Record struct {
 	// about the request. QueueMS is the wait in the queue while all workers were saturated. HeldMS is the time for which
 	// the request was held because no worker could take it. FirstTokenMS and TotalMS are the times from Time to the first
 	// token and to the end.
-	TokensMS     float64 `json:"tokens_ms"`
-	RouteMS      float64 `json:"route_ms"`
-	QueueMS      float64 `json:"queue_ms,omitempty"`
-	HeldMS       float64 `json:"held_ms,omitempty"`
+	TokensMS float64 `json:"tokens_ms"`
+	RouteMS  float64 `json:"route_ms"`
+	QueueMS  float64 `json:"queue_ms,omitempty"`
+	HeldMS   float64 `json:"held_ms,omitempty"`
+	// PrefillMS is the time of the prefill leg. TransferMS is the measured time of the transfer.
+	PrefillMS    float64 `json:"prefill_ms,omitempty"`
+	TransferMS   float64 `json:"transfer_ms,omitempty"`
 	FirstTokenMS float64 `json:"first_token_ms,omitempty"`
 	TotalMS      float64 `json:"total_ms"`
 }
@@ -99,6 +114,15 @@ type Record struct {
 // Claimed returns the number of tokens in confirmed blocks that were expected to be cached: the smaller of MatchTokens
 // and PredictedTokens.
 func (r *Record) Claimed() int { return max(min(r.MatchTokens, r.PredictedTokens), 0) }
+
+// Division has the predicted costs of one worker and of two, in milliseconds: what the request takes, and what it costs
+// others.
+type Division struct {
+	WholeMS    float64 `json:"whole_ms"`
+	PrefillMS  float64 `json:"prefill_ms"`
+	DecodeMS   float64 `json:"decode_ms"` // with TransferMS
+	TransferMS float64 `json:"transfer_ms"`
+}
 
 // Shadow is the decision of the shadow policy about a request. The decision had no effect.
 type Shadow struct {

@@ -52,6 +52,7 @@ type Telemetry struct {
 
 	adapterOrders *prometheus.CounterVec
 	adapterWait   *prometheus.HistogramVec
+	legs          legMetrics
 
 	branches *prometheus.CounterVec
 
@@ -103,6 +104,7 @@ func New(cfg Config) *Telemetry {
 	t.makeJournalMetrics(f)
 	t.makeTraceMetrics(f)
 	t.makeAdapterMetrics(f)
+	t.legs = makeLegMetrics(f)
 	return t
 }
 
