@@ -32,6 +32,10 @@ type Config struct {
 	// are only slow, which costs work and no text. After this time without a byte, a continuation goes to a further
 	// worker, or ends with an error event. 0: such streams stay.
 	StreamSilence time.Duration `yaml:"stream_silence"`
+	// TransferTimeout is how long a stream of a divided request may stay without its first token after the prefill leg has
+	// ended. Then the transfer of its KV blocks counts as failed, and the request is sent again. The default of 30 s is the
+	// time for which vLLM keeps the blocks of a prefill leg (kv_lease_duration). 0: no limit.
+	TransferTimeout time.Duration `yaml:"transfer_timeout"`
 	// RequestTimeout is the longest time for a request, from its head to the last byte of the answer; then the request is
 	// ended. The default is 30 min, as in other gateways, because reasoning answers can be long. 0: no limit.
 	RequestTimeout time.Duration `yaml:"request_timeout"`
@@ -79,6 +83,7 @@ func DefaultConfig() Config {
 		Hold:              DefaultHoldConfig(),
 		StreamRecovery:    RecoverExact,
 		StreamSilence:     30 * time.Second,
+		TransferTimeout:   30 * time.Second,
 		RequestTimeout:    30 * time.Minute,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
@@ -103,6 +108,7 @@ func (c Config) Validate() error {
 	c.Hold.validate(check)
 	check(slices.Contains([]string{RecoverExact, RecoverValid, RecoverOff}, c.StreamRecovery), "stream_recovery: %q is none of exact, valid, off", c.StreamRecovery)
 	check(c.StreamSilence >= 0, "stream_silence: %v is negative", c.StreamSilence)
+	check(c.TransferTimeout >= 0, "transfer_timeout: %v is negative", c.TransferTimeout)
 	check(c.RequestTimeout >= 0, "request_timeout: %v is negative", c.RequestTimeout)
 	check(c.ReadHeaderTimeout > 0, "read_header_timeout: %v is not positive: half-open connections would stay for ever", c.ReadHeaderTimeout)
 	check(c.IdleTimeout > 0, "idle_timeout: %v is not positive", c.IdleTimeout)

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/internal/tokens"
+	"github.com/warmpath/warmpath/policy"
 )
 
 // Request headers that the gateway reads, and response headers that it adds.
@@ -63,6 +65,8 @@ type exchange struct {
 	choice     *telemetry.Choice // what the policy saw for the last attempt; nil: the request gets no line in the decision log
 	logged     bool              // the request gets a line in the decision log
 	reports    bool              // the worker reports cached tokens
+	at         *fleet.Worker     // the worker that has the attempt under way, for the search for frozen workers
+	begun      atomic.Bool       // the first token of the attempt under way has come
 	output     int               // number of tokens of the streamed answer so far
 	lastToken  time.Time         // time of the last of these tokens; zero if none came, or if the answer came in one piece
 	doubts     []doubt
@@ -214,11 +218,13 @@ func (x *exchange) forward(ctx context.Context) {
 			x.noWorker(err)
 			return
 		}
-		holder, worker := d.Holder, d.Worker
-		result := x.try(ctx, d)
+		divided := d.Prefill != nil
+		result, about := x.try(ctx, d)
+		holder, worker := about.holder, about.worker
 		again := x.weigh(holder, worker, &result)
 		x.noteMissing(worker, &result)
 		if more, ended := x.recover(ctx, worker, &result); more {
+			x.prepared.route.Undivided = policy.BypassContinued
 			last = result
 			continue
 		} else if ended {
@@ -238,6 +244,9 @@ func (x *exchange) forward(ctx context.Context) {
 		x.g.Telemetry.Retried(worker.URL, retryReason(&result))
 		x.rec.Failed = append(x.rec.Failed, worker.URL+": "+redacted(describe(&result, worker.URL), x.r))
 		if fell {
+			continue
+		}
+		if divided && x.afterLegs(about, &result) {
 			continue
 		}
 		x.prepared.route.Exclude = append(x.prepared.route.Exclude, worker.ID)
@@ -313,10 +322,12 @@ func (x *exchange) routeWatched(ctx context.Context) (*warmpath.Decision, error)
 	return x.prepared.decisions.Route(ctx)
 }
 
-// try sends the request to the decision's worker. It releases the reservation before it returns.
-func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
+// try sends the request to the decision's worker, or to both workers. It returns the worker that the result is about. It
+// releases the reservation before it returns.
+func (x *exchange) try(ctx context.Context, d *warmpath.Decision) (result proxy.Result, about blame) {
 	x.decision, x.routed, x.granted, x.judged = d, true, false, false
-	x.output, x.lastToken = 0, time.Time{}
+	x.output, x.lastToken, x.at = 0, time.Time{}, d.Worker
+	x.begun.Store(false)
 	if x.rec.Attempts++; x.rec.Attempts == 1 {
 		if len(x.prepared.found.Tokens) > 0 {
 			x.g.Tokens.Matched(x.prepared.model, d.PredictedTokens > 0)
@@ -329,6 +340,7 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 	x.rec.Worker, x.rec.Rank, x.rec.Trust = d.Worker.URL, d.Rank, d.Trust.String()
 	x.rec.MatchTokens, x.rec.PredictedTokens, x.rec.AtRiskTokens = d.MatchTokens, d.PredictedTokens, d.AtRiskTokens
 	x.rec.ChangingLine = changingLine(&x.prepared, d.Worker)
+	x.recordDivision(d)
 	if x.logged {
 		x.choice = x.g.choiceOf(d, &x.prepared)
 	}
@@ -348,20 +360,29 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 	if q := &x.prepared.route; q.Salt != "" || q.Extra != "" {
 		x.g.Scoped(d.Worker.URL, d.Rank, q.Salt, q.Extra)
 	}
-	span := x.callWorker(d.Worker.URL, d.Worker.Facts.Engine.String())
-	result := x.send(ctx, d)
-	x.endCall(span, &result)
-	x.decision = nil
+	if d.Prefill != nil {
+		result, about = x.serveLegs(ctx, d)
+	} else {
+		span := x.callWorker(d.Worker.URL, d.Worker.Facts.Engine.String())
+		result, about = x.send(ctx, d), blame{d.Holder, d.Worker}
+		x.endCall(span, &result)
+	}
+	x.decision, x.at = nil, nil
 	now := time.Now().UnixNano()
 	// An answer without a token count says nothing about the time of a pass.
 	if result.Class == proxy.Success && result.Usage.Seen && result.Usage.Completion > 0 {
 		d.Tokens(result.Usage.Completion, now)
 	}
-	if result.Sent.IsZero() || notComputed(result.Status) {
+	here := about.worker.ID == d.Worker.ID
+	if !here || result.Sent.IsZero() || notComputed(result.Status) {
 		d.Unsent()
 	}
-	d.Done(outcome(&result), now)
-	if result.Class == proxy.Refused && errors.Is(result.Err, syscall.ECONNREFUSED) {
+	o := fleet.OutcomeUnknown
+	if here {
+		o = outcome(&result)
+	}
+	d.Done(o, now)
+	if here && result.Class == proxy.Refused && errors.Is(result.Err, syscall.ECONNREFUSED) {
 		x.g.Fleet.Refused(d.Worker.ID) // the worker's process has ended: another process gives the next answer
 	}
 	x.g.waiting.charge(d.Base, x.prepared.route.Tenant, d.Output())
@@ -371,7 +392,7 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) proxy.Result {
 		x.learnReporting(d.Worker, &result.Usage)
 	}
 	d.Recycle()
-	return result
+	return result, about
 }
 
 // ask forwards the attempt. Meanwhile x is on the roster of its worker, so that rescue can end the attempt.
@@ -443,6 +464,7 @@ func outcome(r *proxy.Result) fleet.Outcome {
 }
 
 func (x *exchange) firstToken(at time.Time) {
+	x.begun.Store(true)
 	if d := x.decision; d != nil {
 		d.FirstToken(at.UnixNano())
 		if len(x.doubts) > 0 {

@@ -77,6 +77,9 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, endpo
 	if err := api.ReadAs(d, h.Get("Content-Type"), body, &p.read); err != nil {
 		return err
 	}
+	if err := refuseForeign(body); err != nil {
+		return err
+	}
 	if err := p.readRank(h); err != nil {
 		return err
 	}
@@ -137,6 +140,7 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, endpo
 	if p.toolCalls = callsTools(&p.read); p.toolCalls {
 		q.MaxTokens = 0 // the limit is not that of the whole answer
 	}
+	q.Undivided = undivided(d, p)
 	q.Scope = fleet.ScopeOf(p.read.Model, endpoint)
 	q.Whole, q.Choices = !p.read.Stream, p.read.N*max(p.read.Prompts, 1)
 	q.Salt, q.Extra = p.read.CacheSalt, p.read.ExtraKey

@@ -169,12 +169,12 @@ type attemptKey struct {
 func (x *exchange) othersCanAs(known map[attemptKey]bool) bool {
 	q := &x.prepared.route
 	if len(q.Exclude) > 0 {
-		return x.othersCan(x.decision)
+		return x.othersCan(x.at)
 	}
 	k := attemptKey{q.Model, q.Tenant, q.Target, q.Scope, q.Rank}
 	can, ok := known[k]
 	if !ok {
-		can = x.othersCan(x.decision)
+		can = x.othersCan(x.at)
 		known[k] = can
 	}
 	return can

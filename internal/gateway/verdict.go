@@ -163,7 +163,15 @@ func (x *exchange) serving() []*fleet.Worker {
 	if !ok {
 		return nil
 	}
-	return pool.Workers
+	return x.legPool(pool).Workers
+}
+
+// legPool returns the workers of a model that could have the attempt under way: those that prefill, or those that answer.
+func (x *exchange) legPool(pool *fleet.Pool) *fleet.Pool {
+	if x.at != nil && !x.at.Facts.Answers() && pool.Prefill != nil {
+		return pool.Prefill
+	}
+	return pool.Alone
 }
 
 // known reports whether the request is known to be at fault for a useless answer of w. It decides once for each
@@ -282,7 +290,7 @@ func (x *exchange) others(w *fleet.Worker) []*fleet.Worker {
 		return nil
 	}
 	now := time.Now().UnixNano()
-	for _, other := range pool.Workers {
+	for _, other := range x.legPool(pool).Workers {
 		if other.ID != w.ID && slices.ContainsFunc(other.Holders, func(h fleet.Holder) bool { return x.takes(snap, h, now) }) {
 			x.peers = append(x.peers, other)
 		}
@@ -342,7 +350,7 @@ func (x *exchange) knows(name []byte) bool {
 	if ok && pool.Model == d.Base && pool.LoRA == d.LoRA {
 		return true
 	}
-	x.otherModel = !x.othersCan(d) || x.known(d.Worker, useless) ||
+	x.otherModel = !x.othersCan(d.Worker) || x.known(d.Worker, useless) ||
 		len(x.doubts) > 0 && !x.mayAskOn(d.Worker)
 	if x.otherModel {
 		if len(x.doubts) > 0 {
@@ -354,18 +362,18 @@ func (x *exchange) knows(name []byte) bool {
 }
 
 // othersCan reports whether a worker that was not tried yet could take the request now.
-func (x *exchange) othersCan(d *warmpath.Decision) bool {
+func (x *exchange) othersCan(at *fleet.Worker) bool {
 	q := &x.prepared.route
 	snap := x.g.Fleet.Snapshot()
 	pool, ok := snap.Pool(q.Model)
-	if !ok || q.Target != "" || q.Rank.Asked() && len(d.Worker.Holders) > 1 {
+	if !ok || q.Target != "" || q.Rank.Asked() && len(at.Holders) > 1 {
 		return false
 	}
 	now := time.Now().UnixNano()
-	for _, h := range pool.Holders {
+	for _, h := range x.legPool(pool).Holders {
 		w := snap.Worker(h)
 		full := x.g.MaxRequests > 0 && snap.Load(h).Requests >= int64(x.g.MaxRequests)
-		if w.ID != d.Worker.ID && !full && !slices.Contains(q.Exclude, w.ID) && snap.Standing(h, q.Scope, q.Tenant, now).Bar == fleet.BarNone {
+		if w.ID != at.ID && !full && !slices.Contains(q.Exclude, w.ID) && snap.Standing(h, q.Scope, q.Tenant, now).Bar == fleet.BarNone {
 			return true
 		}
 	}

@@ -1,0 +1,433 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/connector"
+	"github.com/warmpath/warmpath/internal/proxy"
+	"github.com/warmpath/warmpath/internal/telemetry"
+	"github.com/warmpath/warmpath/policy"
+)
+
+const (
+	// maxPrefillAnswer bounds the memory for the answer of a prefill leg, in bytes. A prompt of a million tokens has 7 MB
+	// of ids and half a megabyte of block ids.
+	maxPrefillAnswer = 16 << 20
+	// abortTime bounds how long a worker is asked to abort a leg, since the client's goroutine waits for it.
+	abortTime = 2 * time.Second
+	// prefillGrace is how long a prefill leg may go on after the whole answer of the decode leg came. Usually it has ended
+	// long before.
+	prefillGrace = 5 * time.Second
+)
+
+// Phases of a divided request, as labels of the metric warmpath_leg_failures_total.
+const (
+	phasePrefill  = "prefill"  // the prompt is computed
+	phaseTransfer = "transfer" // the decode worker waits for the KV blocks
+	phaseDecode   = "decode"   // the answer is generated
+)
+
+// legs is one attempt to serve a divided request at two workers. It belongs to the request's goroutine, except the
+// fields that legs of both together share: see together.
+type legs struct {
+	x         *exchange
+	d         *warmpath.Decision
+	connector *connector.Connector
+	pair      connector.Pair
+	answer    capture // of the prefill leg
+	whole     *wholeAnswer
+
+	// Used if both legs are sent together:
+	attempt proxy.Attempt // the prefill leg
+	first   proxy.Result  // the result of the prefill leg; valid after its goroutine has ended
+	broke   atomic.Bool   // the prefill leg failed while the decode leg was under way
+}
+
+// blame is the worker that the result of an attempt is about.
+type blame struct {
+	holder fleet.Holder
+	worker *fleet.Worker
+}
+
+// newLegs returns the legs of a decision for a divided request. An error means that the workers lack a fact that the
+// connector needs.
+func (x *exchange) newLegs(d *warmpath.Decision) (*legs, error) {
+	first := d.Prefill
+	c, known := connector.Find(first.Worker.Facts.Transfer.Connector)
+	if !known {
+		return nil, fmt.Errorf("%s: this router knows no KV connector %q", first.Worker.URL, first.Worker.Facts.Transfer.Connector)
+	}
+	p := &x.prepared.read
+	l := &legs{x: x, d: d, connector: c, pair: connector.Pair{
+		RequestID: x.rec.RequestID, Room: rand.Uint64() >> 1, Prefill: endOf(first), Decode: endOf(&d.Record),
+		Batch: max(p.Prompts, 1), Chat: x.dialect == api.OpenAIChat, Stream: p.Stream,
+	}}
+	return l, c.Ready(&l.pair)
+}
+
+func endOf(r *warmpath.Record) connector.End {
+	f := &r.Worker.Facts
+	return connector.End{URL: r.Worker.URL, Rank: r.Rank, Ranks: len(r.Worker.Holders), FirstRank: f.FirstRank, Transfer: f.Transfer}
+}
+
+// serveLegs serves a divided request. The attempt of x is complete as for a whole request at the decode worker. It
+// returns the result for the client, and the worker that the result is about.
+func (x *exchange) serveLegs(ctx context.Context, d *warmpath.Decision) (proxy.Result, blame) {
+	decode, prefill := blame{d.Holder, d.Worker}, blame{d.Prefill.Holder, d.Prefill.Worker}
+	l, err := x.newLegs(d)
+	if err != nil {
+		return unable(err), decode
+	}
+	if l.connector.Together() {
+		return l.together(ctx, prefill, decode)
+	}
+	if result := l.prefill(ctx); result.Class != proxy.Success {
+		return result, prefill
+	}
+	body, err := l.connector.AppendDecode(nil, x.attempt.Body, &l.pair, l.answer.body)
+	if err != nil {
+		x.g.Telemetry.LegFailed(fleet.LegPrefill.String(), phasePrefill)
+		return proxy.Result{Class: proxy.Useless, Retryable: true, Sent: time.Now(), Err: api.WorkerUseless(fmt.Errorf("%s: %w", prefill.worker.URL, err))}, prefill
+	}
+	x.attempt.Body = body
+	result := l.decode(ctx)
+	l.release(&result)
+	return result, decode
+}
+
+// release gives the client an answer in one piece that was held back until both legs ended.
+func (l *legs) release(result *proxy.Result) {
+	if l.whole != nil {
+		l.whole.end(result, l.trimmed)
+	}
+}
+
+// unable returns the result of an attempt that cannot be sent as it was decided. The next attempt is at one worker.
+func unable(err error) proxy.Result {
+	return proxy.Result{Class: proxy.BadAttempt, Retryable: true, Err: api.Internal(err)}
+}
+
+// prefill sends the prefill leg, and waits for its answer. The attempt of x is used for it, so that the leg can be moved
+// if its worker freezes, and is restored afterwards.
+func (l *legs) prefill(ctx context.Context) proxy.Result {
+	x, a := l.x, &l.x.attempt
+	url, body, writer, knows, whole, set := a.Worker, a.Body, a.Writer, a.Knows, a.Whole, a.Set
+	onFirst, onTokens, onAlive, onID := a.OnFirstToken, a.OnTokens, a.OnAlive, a.OnID
+	own, err := l.prefillBody()
+	if err != nil {
+		return unable(err)
+	}
+	a.Worker, a.Body, a.Writer, a.Knows, a.Whole, a.Set = l.pair.Prefill.URL, own, &l.answer, nil, true, l.prefillFields()
+	a.OnFirstToken, a.OnTokens, a.OnAlive, a.OnID = nil, nil, nil, nil
+	span := x.callWorker(a.Worker, l.d.Prefill.Worker.Facts.Engine.String())
+	x.at = l.d.Prefill.Worker
+	began := time.Now()
+	result := x.ask(ctx, x.g.roster(x.at.ID))
+	x.at = l.d.Worker
+	x.endCall(span, &result)
+	a.Worker, a.Body, a.Writer, a.Knows, a.Whole, a.Set = url, body, writer, knows, whole, set
+	a.OnFirstToken, a.OnTokens, a.OnAlive, a.OnID = onFirst, onTokens, onAlive, onID
+	l.ended(&result, began)
+	return result
+}
+
+// prefillBody returns the body of the prefill leg.
+func (l *legs) prefillBody() ([]byte, error) {
+	return l.connector.AppendPrefill(nil, l.x.outgoing(l.d.Prefill.Worker), &l.pair)
+}
+
+// prefillFields returns the header fields that the prefill leg has in place of the client's.
+func (l *legs) prefillFields() []proxy.Field {
+	var set []proxy.Field
+	if l.d.Prefill.Pinned {
+		set = append(set, proxy.Field{Name: headerRank, Value: strconv.Itoa(l.d.Prefill.Rank)})
+	}
+	for _, f := range l.connector.Header(fleet.LegPrefill, &l.pair) {
+		set = append(set, proxy.Field{Name: f.Name, Value: f.Value})
+	}
+	return set
+}
+
+// ended reports the end of the prefill leg to the router. A leg whose answer came has the class Success; its bytes went
+// into l.answer, so the client got nothing of any result.
+func (l *legs) ended(result *proxy.Result, began time.Time) {
+	x, now := l.x, time.Now()
+	result.FirstByte, result.Abort = false, false
+	if l.answer.over {
+		result.Class, result.Retryable = proxy.Useless, true
+		result.Err = api.WorkerUseless(fmt.Errorf("%s answered a prefill leg with more than %d bytes", l.pair.Prefill.URL, maxPrefillAnswer))
+	}
+	o := outcome(result)
+	if result.Class == proxy.Success {
+		o = fleet.OutcomeServed
+		x.observeScopes(l.d.Prefill.Holder, o, good, now.UnixNano())
+		x.g.Telemetry.Leg(fleet.LegPrefill.String(), now.Sub(began))
+		x.rec.PrefillMS = milliseconds(now.Sub(began))
+	} else if result.Class != proxy.ClientGone {
+		x.g.Telemetry.LegFailed(fleet.LegPrefill.String(), phasePrefill)
+	}
+	if result.Sent.IsZero() || notComputed(result.Status) {
+		l.d.PrefillUnsent()
+	}
+	if result.Class == proxy.Refused && errors.Is(result.Err, syscall.ECONNREFUSED) {
+		x.g.Fleet.Refused(l.d.Prefill.Worker.ID)
+	}
+	l.d.PrefillDone(o, now.UnixNano())
+	x.g.waiting.freed()
+}
+
+// decode sends the decode leg, whose body is in the attempt of x. If no first token comes for TransferTimeout, the
+// transfer is given up.
+func (l *legs) decode(ctx context.Context) proxy.Result {
+	x := l.x
+	for _, f := range l.connector.Header(fleet.LegDecode, &l.pair) {
+		x.attempt.Set = append(x.attempt.Set, proxy.Field{Name: f.Name, Value: f.Value})
+	}
+	if !l.pair.Stream {
+		l.whole = &wholeAnswer{w: x.attempt.Writer}
+		x.attempt.Writer = l.whole
+	}
+	span := x.callWorker(x.attempt.Worker, l.d.Worker.Facts.Engine.String())
+	var late atomic.Bool
+	if t := x.g.cfg.TransferTimeout; t > 0 && l.pair.Stream {
+		timer := time.AfterFunc(t, func() {
+			if !x.begun.Load() && x.attempt.BreakOff() {
+				late.Store(true)
+			}
+		})
+		defer timer.Stop()
+	}
+	began := time.Now()
+	result := x.send(ctx, l.d)
+	if late.Load() && result.Class == proxy.Abandoned {
+		result.Class, result.Retryable = proxy.HeaderTimeout, !result.FirstByte
+		result.Err = api.WorkerTimeout(fmt.Errorf("no token came from %s within %v after the prefill at %s", l.d.Worker.URL, x.g.cfg.TransferTimeout, l.pair.Prefill.URL))
+	}
+	x.endCall(span, &result)
+	l.decoded(ctx, &result, began)
+	return result
+}
+
+// decoded records the end of the decode leg, and aborts what it left behind.
+func (l *legs) decoded(ctx context.Context, result *proxy.Result, began time.Time) {
+	x := l.x
+	if result.Class == proxy.Success {
+		x.g.Telemetry.Leg(fleet.LegDecode.String(), time.Since(began))
+		if tokens, took, measured := l.d.Transfer(); measured {
+			bytes := tokens * l.d.Prefill.Worker.Facts.Transfer.TokenBytes
+			x.g.Telemetry.Transfer(tokens, bytes, took)
+			x.rec.TransferTokens, x.rec.TransferMS = tokens, milliseconds(took)
+		}
+		return
+	}
+	if ctx.Err() == nil && result.Class != proxy.ClientGone && verdictOf(result) != refused && !l.broke.Load() {
+		phase := phaseDecode
+		if !x.begun.Load() {
+			phase = phaseTransfer
+			if !errors.Is(result.Err, syscall.ECONNREFUSED) {
+				l.transferFailed()
+			}
+		}
+		x.g.Telemetry.LegFailed(fleet.LegDecode.String(), phase)
+	}
+	l.abort(ctx, fleet.LegDecode)
+	l.abort(ctx, fleet.LegPrefill)
+}
+
+// transferFailed notes a transfer that failed. If the pair is left alone from now on, the log says so.
+func (l *legs) transferFailed() {
+	if alone := l.d.TransferFailed(time.Now().UnixNano()); alone > 0 {
+		l.x.g.Log.Warn("several transfers between two workers failed in a row: the pair gets none for a while",
+			"prefill", l.pair.Prefill.URL, "decode", l.pair.Decode.URL, "for", alone.String())
+	}
+}
+
+// abort asks a worker to end its leg, if the connector has a request for this. The end of the connection alone ends a
+// request that computes, but not what an engine keeps for the other leg.
+func (l *legs) abort(ctx context.Context, leg fleet.Leg) {
+	method, path, body, ok := l.connector.Abort(leg, &l.pair, l.answer.body)
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortTime)
+	defer cancel()
+	end := &l.pair.Prefill
+	if leg == fleet.LegDecode {
+		end = &l.pair.Decode
+	}
+	a := proxy.Attempt{
+		Worker: end.URL, Method: method, Path: path, Header: http.Header{"Content-Type": {"application/json"}}, Body: body, RequestID: l.pair.RequestID,
+		Writer: new(capture), Unchecked: true,
+	}
+	result := l.x.g.Client.Forward(ctx, &a)
+	l.x.g.Telemetry.LeaseAborted(result.Class == proxy.Success && result.Status < 300)
+}
+
+// together sends both legs at once. If one fails, the other is ended.
+func (l *legs) together(ctx context.Context, prefill, decode blame) (proxy.Result, blame) {
+	x := l.x
+	own, err := l.prefillBody()
+	if err != nil {
+		return unable(err), decode
+	}
+	body, err := l.connector.AppendDecode(nil, x.attempt.Body, &l.pair, nil)
+	if err != nil {
+		return unable(err), decode
+	}
+	x.attempt.Body = body
+	sent := make(chan struct{})
+	once := sync.OnceFunc(func() { close(sent) })
+	l.attempt.Worker, l.attempt.Method, l.attempt.Path, l.attempt.Header = l.pair.Prefill.URL, http.MethodPost, x.attempt.Path, x.attempt.Header
+	l.attempt.Body, l.attempt.Writer, l.attempt.Dialect, l.attempt.RequestID = own, &l.answer, x.dialect, x.rec.RequestID
+	l.attempt.Set, l.attempt.Unchecked, l.attempt.OnSent = l.prefillFields(), true, once
+	prefillCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	began := time.Now()
+	ended := make(chan struct{})
+	go func() { // ends with the attempt, which prefillCtx ends; leave waits for it
+		defer close(ended)
+		l.first = x.g.Client.Forward(prefillCtx, &l.attempt)
+		once()
+		if l.first.Class != proxy.Success && prefillCtx.Err() == nil {
+			l.broke.Store(true)
+			x.attempt.BreakOff() // the decode worker would wait for blocks that never come
+		}
+	}()
+	// An engine that waits for a prefill which never arrives may keep its blocks for minutes, so the decode leg is sent
+	// only when the prefill worker has taken its leg.
+	select {
+	case <-sent:
+	case <-ctx.Done():
+	}
+	var result proxy.Result
+	if !l.broke.Load() {
+		result = l.decode(ctx)
+	}
+	if result.Class != proxy.Success || !result.FirstByte {
+		cancel()
+	}
+	select {
+	case <-ended:
+	case <-time.After(prefillGrace):
+		cancel()
+		<-ended
+	}
+	l.ended(&l.first, began)
+	if l.broke.Load() && (l.whole != nil || !result.FirstByte) {
+		return l.first, prefill
+	}
+	l.release(&result)
+	return result, decode
+}
+
+// recordDivision writes into the record of the request whether it is divided, and why.
+func (x *exchange) recordDivision(d *warmpath.Decision) {
+	n, rec := &d.Division, &x.rec
+	rec.Bypass, rec.PrefillWorker, rec.PrefillRank, rec.Division = string(n.Bypass), "", 0, nil
+	if !n.Considered {
+		return
+	}
+	if n.Whole > 0 {
+		rec.Division = &telemetry.Division{WholeMS: n.Whole, PrefillMS: n.Prefill, DecodeMS: n.Decode, TransferMS: n.Transfer}
+	}
+	if d.Prefill == nil {
+		x.g.Telemetry.Bypassed(rec.Bypass)
+		return
+	}
+	rec.PrefillWorker, rec.PrefillRank = d.Prefill.Worker.URL, d.Prefill.Rank
+}
+
+// capture is the writer of a leg whose answer does not go to the client.
+type capture struct {
+	header http.Header
+	body   []byte
+	over   bool // the answer is larger than maxPrefillAnswer
+}
+
+var errLongAnswer = errors.New("the answer is too long")
+
+// Header is part of http.ResponseWriter.
+func (c *capture) Header() http.Header {
+	if c.header == nil {
+		c.header = http.Header{}
+	}
+	return c.header
+}
+
+// WriteHeader is part of http.ResponseWriter.
+func (c *capture) WriteHeader(int) {}
+
+// Write is part of http.ResponseWriter.
+func (c *capture) Write(b []byte) (int, error) {
+	if len(c.body)+len(b) > maxPrefillAnswer {
+		c.over = true
+		return 0, errLongAnswer
+	}
+	c.body = append(c.body, b...)
+	return len(b), nil
+}
+
+// Flush is part of http.Flusher.
+func (c *capture) Flush() {}
+
+// undivided returns why a request of the dialect must not be divided, "" if it may be. The fields that a prefill leg
+// needs are known only for chats, completions and /generate.
+func undivided(d api.Dialect, p *prepared) policy.Bypass {
+	switch {
+	case d != api.OpenAIChat && d != api.OpenAICompletions && d != api.SGLangGenerate:
+		return policy.BypassEndpoint
+	case p.toolCalls, p.read.MixedScopes:
+		return policy.BypassRequest
+	}
+	return ""
+}
+
+// refuseForeign returns an error if the client sets a field that only the router may set: such a field makes an engine
+// read or write the memory of another engine.
+func refuseForeign(body []byte) error {
+	if field, found := connector.Foreign(body); found {
+		return api.Invalid(field, field+" says between which engines KV blocks move: only the router sets it; leave it out")
+	}
+	return nil
+}
+
+// afterLegs decides how the attempt after a failed divided attempt is made. b is the worker that failed. If keep is
+// true, the worker may get the next attempt, because it may serve the whole request.
+func (x *exchange) afterLegs(b blame, result *proxy.Result) (keep bool) {
+	q := &x.prepared.route
+	if x.rec.Attempts+1 >= x.most {
+		q.Undivided = policy.BypassOneWorker
+	}
+	switch {
+	case result.Class == proxy.BadAttempt:
+		q.Undivided = policy.BypassOneWorker
+		return true
+	case !b.worker.Facts.Answers() || errors.Is(result.Err, syscall.ECONNREFUSED) || x.begun.Load():
+		return false
+	}
+	// The blocks did not come, or the worker takes none. Without another worker that decodes, this one computes the prompt itself.
+	pool, ok := x.g.Fleet.Snapshot().Pool(q.Model)
+	if !ok || pool.Decode == nil {
+		return false
+	}
+	others := slices.ContainsFunc(pool.Decode.Workers, func(w *fleet.Worker) bool {
+		return w.Ready && w.ID != b.worker.ID && !slices.Contains(q.Exclude, w.ID)
+	})
+	if !others {
+		q.Undivided = policy.BypassOneWorker
+	}
+	return !others
+}
