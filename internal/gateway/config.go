@@ -32,12 +32,12 @@ type Config struct {
 	// are only slow, which costs work and no text. After this time without a byte, a continuation goes to a further
 	// worker, or ends with an error event. 0: such streams stay.
 	StreamSilence time.Duration `yaml:"stream_silence"`
-	// TransferTimeout is how long a stream of a divided request may stay without its first token after the prefill leg has
-	// ended. Then the transfer of its KV blocks counts as failed, and the request is sent again. The default of 30 s is the
-	// time for which vLLM keeps the blocks of a prefill leg (kv_lease_duration). 0: no limit.
+	// TransferTimeout is how long a stream of a divided request may stay without its first token after the prefill leg
+	// has ended. Then the transfer of its KV blocks counts as failed, and the request is sent again. The default of 30
+	// s is the time for which vLLM keeps the blocks of a prefill leg (kv_lease_duration). 0: no limit.
 	TransferTimeout time.Duration `yaml:"transfer_timeout"`
-	// RequestTimeout is the longest time for a request, from its head to the last byte of the answer; then the request is
-	// ended. The default is 30 min, as in other gateways, because reasoning answers can be long. 0: no limit.
+	// RequestTimeout is the longest time for a request, from its head to the last byte of the answer; then the request
+	// is ended. The default is 30 min, as in other gateways, because reasoning answers can be long. 0: no limit.
 	RequestTimeout time.Duration `yaml:"request_timeout"`
 	// ReadHeaderTimeout closes a connection whose request head does not arrive in time. 10 s is enough for slow links,
 	// and bounds what half-open connections cost.
@@ -45,8 +45,8 @@ type Config struct {
 	// IdleTimeout closes a client's kept-alive connection without requests. The default of 2 min is above the usual
 	// minute of load balancers, so that the balancer closes first.
 	IdleTimeout time.Duration `yaml:"idle_timeout"`
-	// MaxHeaderBytes and MaxHeaders bound a request's head; a larger head is answered 431. 64 KiB and 256 fields hold any
-	// reasonable set of tracing and identity headers.
+	// MaxHeaderBytes and MaxHeaders bound a request's head; a larger head is answered 431. 64 KiB and 256 fields hold
+	// any reasonable set of tracing and identity headers.
 	MaxHeaderBytes int `yaml:"max_header_bytes"`
 	MaxHeaders     int `yaml:"max_headers"`
 	// HTTP2 also serves clients that begin with HTTP/2 in clear text (prior knowledge), such as service meshes. Off by
@@ -55,11 +55,11 @@ type Config struct {
 	// WorkerOrders also answers the endpoints that change workers at the listener for clients: /flush_cache, /sleep and
 	// /wake_up. Off by default: they belong to the admin listener, because any client could stop the whole fleet.
 	WorkerOrders bool `yaml:"worker_orders"`
-	// SessionHeaders and SessionFields say where a request's session key is looked for: first in the headers, then in the
-	// body's fields, each in this order. Policies with sessions use the key. The defaults are the names and the order of
-	// other routers. x-request-id and x-trace-id are left out, because a proxy may make a new id for each request; add
-	// these headers where they name conversations. Possible fields: session_params, user, session_id, user_id,
-	// prompt_cache_key.
+	// SessionHeaders and SessionFields say where a request's session key is looked for: first in the headers, then in
+	// the body's fields, each in this order. Policies with sessions use the key. The defaults are the names and the
+	// order of other routers. x-request-id and x-trace-id are left out, because a proxy may make a new id for each
+	// request; add these headers where they name conversations. Possible fields: session_params, user, session_id,
+	// user_id, prompt_cache_key.
 	SessionHeaders []string `yaml:"session_headers"`
 	SessionFields  []string `yaml:"session_fields"`
 	// TenantHeader names the header with the tenant, for fairness. Set it only where a proxy in front overwrites that

@@ -322,8 +322,8 @@ func (x *exchange) routeWatched(ctx context.Context) (*warmpath.Decision, error)
 	return x.prepared.decisions.Route(ctx)
 }
 
-// try sends the request to the decision's worker, or to both workers. It returns the worker that the result is about. It
-// releases the reservation before it returns.
+// try sends the request to the decision's worker, or to both workers. It returns the worker that the result is about.
+// It releases the reservation before it returns.
 func (x *exchange) try(ctx context.Context, d *warmpath.Decision) (result proxy.Result, about blame) {
 	x.decision, x.routed, x.granted, x.judged = d, true, false, false
 	x.output, x.lastToken, x.at = 0, time.Time{}, d.Worker

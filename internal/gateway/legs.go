@@ -23,13 +23,13 @@ import (
 )
 
 const (
-	// maxPrefillAnswer bounds the memory for the answer of a prefill leg, in bytes. A prompt of a million tokens has 7 MB
-	// of ids and half a megabyte of block ids.
+	// maxPrefillAnswer bounds the memory for the answer of a prefill leg, in bytes. A prompt of a million tokens has 7
+	// MB of ids and half a megabyte of block ids.
 	maxPrefillAnswer = 16 << 20
 	// abortTime bounds how long a worker is asked to abort a leg, since the client's goroutine waits for it.
 	abortTime = 2 * time.Second
-	// prefillGrace is how long a prefill leg may go on after the whole answer of the decode leg came. Usually it has ended
-	// long before.
+	// prefillGrace is how long a prefill leg may go on after the whole answer of the decode leg came. Usually it has
+	// ended long before.
 	prefillGrace = 5 * time.Second
 )
 
@@ -120,8 +120,8 @@ func unable(err error) proxy.Result {
 	return proxy.Result{Class: proxy.BadAttempt, Retryable: true, Err: api.Internal(err)}
 }
 
-// prefill sends the prefill leg, and waits for its answer. The attempt of x is used for it, so that the leg can be moved
-// if its worker freezes, and is restored afterwards.
+// prefill sends the prefill leg, and waits for its answer. The attempt of x is used for it, so that the leg can be
+// moved if its worker freezes, and is restored afterwards.
 func (l *legs) prefill(ctx context.Context) proxy.Result {
 	x, a := l.x, &l.x.attempt
 	url, body, writer, knows, whole, set := a.Worker, a.Body, a.Writer, a.Knows, a.Whole, a.Set
@@ -418,7 +418,8 @@ func (x *exchange) afterLegs(b blame, result *proxy.Result) (keep bool) {
 	case !b.worker.Facts.Answers() || errors.Is(result.Err, syscall.ECONNREFUSED) || x.begun.Load():
 		return false
 	}
-	// The blocks did not come, or the worker takes none. Without another worker that decodes, this one computes the prompt itself.
+	// The blocks did not come, or the worker takes none. Without another worker that decodes, this one computes the
+	// prompt itself.
 	pool, ok := x.g.Fleet.Snapshot().Pool(q.Model)
 	if !ok || pool.Decode == nil {
 		return false

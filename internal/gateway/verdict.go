@@ -166,7 +166,8 @@ func (x *exchange) serving() []*fleet.Worker {
 	return x.legPool(pool).Workers
 }
 
-// legPool returns the workers of a model that could have the attempt under way: those that prefill, or those that answer.
+// legPool returns the workers of a model that could have the attempt under way: those that prefill, or those that
+// answer.
 func (x *exchange) legPool(pool *fleet.Pool) *fleet.Pool {
 	if x.at != nil && !x.at.Facts.Answers() && pool.Prefill != nil {
 		return pool.Prefill

@@ -1,6 +1,7 @@
 // Command mock is a worker that computes nothing. It answers each chat request with a stream of 64 chunks of text, and
-// flushes each chunk. It answers a prefill leg over NIXL in one piece, as vLLM does, and takes any decode leg. It also answers the requests by which routers learn about a worker. bench/gateway/run.sh measures
-// routers in front of two such workers.
+// flushes each chunk. It answers a prefill leg over NIXL in one piece, as vLLM does, and takes any decode leg. It also
+// answers the requests by which routers learn about a worker. bench/gateway/run.sh measures routers in front of two
+// such workers.
 //
 //	mock -addr 127.0.0.1:9001 -name w1 [-delay 5ms] [-tokens=false]
 package main
