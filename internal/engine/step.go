@@ -62,7 +62,7 @@ func (e *Engine) scheduleRunning(p *pass) {
 // again, except tokens in blocks that are still cached.
 func (e *Engine) preempt(r *Request, p *pass) {
 	e.free(r)
-	r.state, r.arrived, r.Await = waiting, false, false
+	r.state, r.arrived = waiting, false
 	e.queue = append(e.queue, nil)
 	copy(e.queue[1:], e.queue)
 	e.queue[0] = r
@@ -77,10 +77,11 @@ func (e *Engine) admitWaiting(p *pass, s *Step) {
 	for admitted < len(e.queue) && p.budget > 0 {
 		r := e.queue[admitted]
 		fresh := !r.admitted
+		await := r.Await && fresh // after a preemption the engine computes the tokens itself
 		n, ok := 0, len(e.running) < e.cfg.MaxSequences
 		switch {
 		case !ok:
-		case r.Await && !r.arrived:
+		case await:
 			ok = e.await(r)
 		case r.arrived:
 			n = min(len(r.tokens)-r.computed, p.budget)
@@ -96,7 +97,7 @@ func (e *Engine) admitWaiting(p *pass, s *Step) {
 		if fresh {
 			s.Admitted = append(s.Admitted, r)
 		}
-		if r.Await && !r.arrived {
+		if await {
 			r.state = awaiting
 			e.awaiting = append(e.awaiting, r)
 			s.Awaiting = append(s.Awaiting, r)
