@@ -273,6 +273,9 @@ func (e *Engine) Release(r *Request) {
 // BlockIDs returns the numbers of the blocks that r holds. The slice is valid until the next call that changes r.
 func (r *Request) BlockIDs() []int32 { return r.blocks }
 
+// Tokens returns the prompt and the tokens generated so far. The slice is valid until the next call that changes r.
+func (r *Request) Tokens() []block.Token { return r.tokens }
+
 // Computed returns the number of r's tokens whose KV is in its blocks.
 func (r *Request) Computed() int { return r.computed }
 

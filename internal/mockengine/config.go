@@ -101,8 +101,10 @@ type Faults struct {
 	// of requests with do_remote_prefill that are answered with 503.
 	PrefillErrors  float64       `json:"prefill_errors"`
 	DecodeRefusals float64       `json:"decode_refusals"`
-	Lease          time.Duration `json:"lease"`         // length of new leases, in place of the configured length; 0: no change
-	HoldTransfers  bool          `json:"hold_transfer"` // reads of this engine's blocks do not end
+	Lease          time.Duration `json:"lease"`          // length of new leases, in place of the configured length; 0: no change
+	HoldTransfers  bool          `json:"hold_transfer"`  // reads of this engine's blocks do not end
+	LateBootstrap  time.Duration `json:"late_bootstrap"` // how long after the start the bootstrap server says that it is not ready
+	WrongRoom      float64       `json:"wrong_room"`     // share of prefills that are in another room than they should be
 	// Stalled means that the engine makes no step while /health answers 200, like a hung EngineCore.
 	Stalled bool `json:"stalled"`
 }
@@ -192,6 +194,7 @@ func (c *Config) validate() error {
 func (f Faults) validate() error {
 	for name, share := range map[string]float64{
 		"drop_events": f.DropEvents, "lose_replay": f.LoseReplay, "errors": f.Errors, "cut": f.Cut, "prefill_errors": f.PrefillErrors, "decode_refusals": f.DecodeRefusals,
+		"wrong_room": f.WrongRoom,
 	} {
 		if !(share >= 0 && share <= 1) {
 			return fmt.Errorf("fault %s: share %g is not within 0..1", name, share)
@@ -200,8 +203,8 @@ func (f Faults) validate() error {
 	if f.ReplayLimit < 0 {
 		return fmt.Errorf("fault replay_limit: %d is negative", f.ReplayLimit)
 	}
-	if f.Lease < 0 {
-		return fmt.Errorf("fault lease: %v is negative", f.Lease)
+	if f.Lease < 0 || f.LateBootstrap < 0 {
+		return fmt.Errorf("fault lease or late_bootstrap: %v or %v is negative", f.Lease, f.LateBootstrap)
 	}
 	if f.FirstToken < 0 {
 		return fmt.Errorf("fault first_token: %v is negative", f.FirstToken)

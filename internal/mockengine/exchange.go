@@ -36,11 +36,18 @@ type exchange struct {
 	woken    chan struct{} // signals that a lease was added, or that its end has changed
 	transfer transferStats
 
-	mu       sync.Mutex // guards the fields below, and the fields of transfer
-	leases   map[string]*lease
-	linkFree time.Time // end of the last transfer over the link
-	notices  []notice  // releases that leave with the engine's next step
+	mu     sync.Mutex // guards the fields below, and the fields of transfer
+	leases map[string]*lease
+	rooms  map[string]*room
+	// rankOfRoom has the rank of each of SGLang's rooms at this prefill worker.
+	rankOfRoom map[int64]int
+	role       Role
+	linkFree   time.Time // end of the last transfer over the link
+	notices    []notice  // releases that leave with the engine's next step
 }
+
+// forever is the length of a lease that does not end by itself.
+const forever = 365 * 24 * time.Hour
 
 // lease keeps the blocks of a request that has ended.
 type lease struct {
@@ -59,6 +66,7 @@ type transferStats struct {
 	expired       int // leases that ended before a reader came
 	lateNotices   int // reads of requests without a lease
 	failedNotices int
+	waiting       int // prefills whose reader has not come yet (SGLang)
 	stale         int // reads that found other blocks than they expected; real engines do not notice this
 }
 
@@ -78,13 +86,16 @@ func (l *life) openExchange(addr string) error {
 	}
 	port, _ := strconv.Atoi(digits)
 	x := &exchange{life: l, config: c, host: host, port: port, listener: listener, woken: make(chan struct{}, 1),
-		leases: map[string]*lease{}}
+		leases: map[string]*lease{}, rooms: map[string]*room{}, rankOfRoom: map[int64]int{}, role: c.Role}
 	x.name = engineName(xxh3.HashString(listener.Addr().String()) + l.salt)
 	x.peers = &http.Client{Transport: &http.Transport{DialContext: network.Of(l.cfg.Network).Dial}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /mock/kv/read", x.serveRead)
 	mux.HandleFunc("POST /mock/kv/renew", x.serveRenew)
 	mux.HandleFunc("POST /mock/kv/release", x.serveRelease)
+	if l.cfg.Kind == SGLang {
+		x.bootstrapRoutes(mux)
+	}
 	x.http = &http.Server{
 		Handler:           x.guard(mux),
 		BaseContext:       func(net.Listener) context.Context { return l.ctx },
@@ -159,13 +170,16 @@ func (x *exchange) rankOf(id string) *rank {
 
 // pin begins a lease of the blocks of a request that has ended.
 func (x *exchange) pin(id string, r *rank, q *engine.Request, length time.Duration) (ends time.Time) {
-	if f, _ := x.life.server.faults.get(); f.Lease > 0 {
+	if f, _ := x.life.server.faults.get(); f.Lease > 0 && length != forever {
 		length = f.Lease
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	ends = time.Now().Add(length)
 	x.leases[id] = &lease{rank: r, request: q, ends: ends}
+	if rm := x.rooms[id]; rm != nil {
+		closeOnce(rm.leased)
+	}
 	x.wake()
 	return ends
 }

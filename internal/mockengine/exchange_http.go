@@ -14,11 +14,16 @@ import (
 	"github.com/warmpath/warmpath/internal/engine"
 )
 
-// readOrder asks an engine for blocks. Hashes are the hashes that the reader expects, for the full blocks among Blocks.
-// Real engines read blocks by their numbers, and see only whether the engine is the right one.
+// readOrder asks an engine for blocks: for the blocks of a request that has a lease or will have one (Room), or for
+// blocks by their numbers. Real engines see only whether the engine is the right one. This one compares, too, whether
+// the blocks are those that the reader expects: the digest of the first tokens of the request with the lease, or,
+// without a lease, the hashes of the full blocks.
 type readOrder struct {
 	Engine    string        `json:"engine"`
 	Request   string        `json:"request"`
+	Room      string        `json:"room,omitempty"` // wait for this request, and read from the first block on
+	Tokens    int           `json:"tokens"`
+	Digest    uint64        `json:"digest"`
 	BlockSize int           `json:"block_size"`
 	Blocks    []int32       `json:"blocks"`
 	Hashes    []engine.Hash `json:"hashes"`
@@ -30,6 +35,9 @@ type readOrder struct {
 type readResult struct {
 	Valid bool `json:"valid"` // the blocks have the expected hashes
 	Known bool `json:"known"` // the request had a lease, which ends now
+	// Cached is the number of the prompt's tokens that the other engine found in its cache.
+	Cached  int    `json:"cached"`
+	Problem string `json:"problem,omitempty"` // why the blocks of a room did not come
 }
 
 // notice ends or renews the lease of a request at another engine.
@@ -58,6 +66,10 @@ func (x *exchange) serveRead(w http.ResponseWriter, r *http.Request) {
 	if !readOrderOf(w, r, &o) {
 		return
 	}
+	if o.Room != "" {
+		x.serveRoom(w, r, &o)
+		return
+	}
 	from := x.rankOf(o.Engine)
 	if from == nil || o.BlockSize != x.life.cfg.BlockSize {
 		http.Error(w, fmt.Sprintf("this is engine %s with blocks of %d tokens", x.name, x.life.cfg.BlockSize), http.StatusConflict)
@@ -69,8 +81,13 @@ func (x *exchange) serveRead(w http.ResponseWriter, r *http.Request) {
 		held.readers++
 	}
 	x.mu.Unlock()
-	complete := x.sendBlocks(w, r, &o)
-	result := readResult{Valid: from.holds(o.Blocks, o.Hashes), Known: held != nil}
+	complete := x.sendBlocks(r.Context(), w, &o)
+	result := readResult{Known: held != nil}
+	if held != nil {
+		result.Valid = held.rank.has(held.request, o.Tokens, o.Digest)
+	} else {
+		result.Valid = from.holds(o.Blocks, o.Hashes)
+	}
 	if held != nil {
 		x.mu.Lock()
 		held.readers--
@@ -87,21 +104,64 @@ func (x *exchange) serveRead(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(result)
 }
 
+// serveRoom waits until the blocks of a room's request are computed, and then sends them to the reader.
+func (x *exchange) serveRoom(w http.ResponseWriter, r *http.Request, o *readOrder) {
+	rm := x.enter(o.Room)
+	defer x.leave(rm)
+	x.signal(rm.reader)
+	complete := false
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	x.life.work.Add(1)
+	go func() { // ends with the meeting, or with this request
+		defer x.life.work.Done()
+		select {
+		case <-rm.over:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	select {
+	case <-rm.leased:
+		complete = x.sendBlocks(ctx, w, o)
+	case <-rm.over:
+	case <-x.life.dead:
+	case <-r.Context().Done():
+	}
+	if !complete {
+		x.finish(rm, "Aborted by AbortReq.")
+		if r.Context().Err() != nil || x.life.isDead() {
+			panic(http.ErrAbortHandler)
+		}
+		_ = json.NewEncoder(w).Encode(readResult{Problem: x.outcome(rm)})
+		return
+	}
+	var result readResult
+	if held := x.leaseOf(o.Room); held != nil {
+		result = readResult{Valid: held.rank.has(held.request, o.Tokens, o.Digest), Known: true, Cached: held.request.Cached}
+	} else {
+		result.Problem = "Aborted by AbortReq."
+	}
+	x.release(o.Room)
+	x.finish(rm, result.Problem)
+	_ = json.NewEncoder(w).Encode(result)
+}
+
 // sendBlocks takes the time of the transfer, and returns false if the reader or the engine is gone before its end.
-func (x *exchange) sendBlocks(w http.ResponseWriter, r *http.Request, o *readOrder) bool {
+func (x *exchange) sendBlocks(ctx context.Context, w http.ResponseWriter, o *readOrder) bool {
 	flush := http.NewResponseController(w)
 	w.WriteHeader(http.StatusOK)
 	due, each := x.takeLink(o)
 	for piece := range readPieces {
-		if !x.life.server.faults.hold(r.Context(), transferHeld) {
+		if !x.life.server.faults.hold(ctx, transferHeld) {
 			return false
 		}
 		if piece == readPieces/2 && x.life.dies(inTransfer) {
-			<-r.Context().Done()
+			<-ctx.Done()
 			return false
 		}
 		due = due.Add(each)
-		if !sleepUntil(r.Context(), x.life.dead, due) {
+		if !sleepUntil(ctx, x.life.dead, due) {
 			return false
 		}
 		if _, err := io.WriteString(w, "\n"); err != nil || flush.Flush() != nil {
@@ -178,6 +238,9 @@ func (x *exchange) read(ctx context.Context, url string, o *readOrder) (result r
 	x.count(func(s *transferStats) {
 		if err != nil {
 			s.failed++
+			return
+		}
+		if result.Problem != "" {
 			return
 		}
 		s.reads++

@@ -24,6 +24,8 @@ const FaultDoc = `  {"kind":"die"}                            close all sockets 
   {"kind":"refuse_decode","share":0.5}      answer requests that bring remote blocks with 503
   {"kind":"lease","delay":"50ms"}           keep blocks for other engines so long only
   {"kind":"hold_transfer"}                  never end the reads of this engine's blocks
+  {"kind":"late_bootstrap","delay":"2s"}    SGLang: the bootstrap server is not ready so long after the start
+  {"kind":"wrong_room","share":0.1}         SGLang: prefill in another room than the decode worker's
   {"kind":"die_after_prefill"}              die after the next prefill for another engine; with "down":"2s": restart
   {"kind":"die_in_transfer"}                die in the middle of the next read of this engine's blocks; the same
   {"kind":"clear"}                          end all faults that last
@@ -142,20 +144,25 @@ func (l *life) applyFault(body *fastjson.Value) (*order, error) {
 		return nil, l.planDeath(afterPrefill, on, body)
 	case "die_in_transfer":
 		return nil, l.planDeath(inTransfer, on, body)
-	case "slow_first_token", "lease":
+	case "wrong_room":
+		f.WrongRoom = share
+	case "slow_first_token", "lease", "late_bootstrap":
 		delay, err := duration(body, "delay")
 		if err != nil {
 			return nil, err
 		}
-		if kind == "lease" {
+		switch kind {
+		case "lease":
 			f.Lease = delay
-		} else {
+		case "late_bootstrap":
+			f.LateBootstrap = delay
+		default:
 			f.FirstToken = delay
 		}
 	default:
 		return nil, fmt.Errorf("kind %q is none of die, restart, kill_engine, freeze, stall, drop_events, lose_replay, "+
 			"limit_replay, errors, cut, slow_first_token, prefill_errors, refuse_decode, lease, hold_transfer, "+
-			"die_after_prefill, die_in_transfer, clear", kind)
+			"late_bootstrap, wrong_room, die_after_prefill, die_in_transfer, clear", kind)
 	}
 	return nil, l.server.SetFaults(f)
 }

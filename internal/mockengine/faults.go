@@ -102,6 +102,7 @@ func (s *faultState) due(at moment) *order {
 	return &d.order
 }
 
+func wrongRoom(f *Faults) float64      { return f.WrongRoom }
 func transferHeld(f *Faults) bool      { return f.Frozen || f.HoldTransfers }
 func prefillErrors(f *Faults) float64  { return f.PrefillErrors }
 func decodeRefusals(f *Faults) float64 { return f.DecodeRefusals }

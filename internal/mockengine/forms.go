@@ -241,7 +241,9 @@ func (l *life) sglangGenerate(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		out := take(in, "model", "model", "stream", "stream", "text", "prompt", "input_ids", "prompt", "cache_salt", "cache_salt",
-			"extra_key", "extra_key", "lora_path", "lora_path", "routed_dp_rank", "routed_dp_rank")
+			"extra_key", "extra_key", "lora_path", "lora_path", "routed_dp_rank", "routed_dp_rank", "rid", "rid",
+			"bootstrap_host", "bootstrap_host", "bootstrap_port", "bootstrap_port", "bootstrap_room", "bootstrap_room",
+			"disagg_prefill_dp_rank", "disagg_prefill_dp_rank")
 		sampling, _ := in["sampling_params"].(map[string]any)
 		for name, v := range take(sampling, "max_new_tokens", "max_tokens", "n", "n", "stop", "stop", "ignore_eos", "ignore_eos") {
 			out[name] = v

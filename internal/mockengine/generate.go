@@ -30,7 +30,8 @@ type run struct {
 	created int64
 	parts   []part
 	signal  chan struct{}
-	failed  atomic.Bool // the KV of another engine could not be read
+	failed  atomic.Pointer[string] // why the request ends with an error; nil: it does not
+	aborted chan struct{}          // closed when the request is aborted by its id
 }
 
 // part is one choice of one prompt: a sequence that the engine computes.
@@ -94,9 +95,24 @@ func (l *life) answer(w http.ResponseWriter, r *http.Request, g *generation, kep
 		l.refuse(w, http.StatusBadRequest, excess)
 		return
 	}
+	if problem := l.refusesBootstrap(g); problem != "" {
+		l.refuse(w, http.StatusBadRequest, problem)
+		return
+	}
 	x := l.newRun(g)
 	x.kept = kept
-	x.rank = l.chooseRank(g.rank)
+	x.rank = l.chooseRank(l.bootstrapRank(g))
+	l.requests.Add(1)
+	l.active.Add(1)
+	defer l.active.Add(-1)
+	l.abortable.add(x)
+	defer l.abortable.remove(x)
+	ready, leave := x.enterRooms(r)
+	defer leave()
+	if !ready {
+		x.writeFailure(w, r)
+		return
+	}
 	requests := make([]*engine.Request, len(x.parts))
 	for i := range x.parts {
 		requests[i] = &x.parts[i].request
@@ -105,9 +121,6 @@ func (l *life) answer(w http.ResponseWriter, r *http.Request, g *generation, kep
 		l.refuse(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	l.requests.Add(1)
-	l.active.Add(1)
-	defer l.active.Add(-1)
 	// If the client leaves early, remove the sequences from the engine, as engines do for aborted requests.
 	defer x.rank.cancel(requests)
 	x.startTransfers(r)
@@ -146,10 +159,13 @@ func (g *generation) excess(longest int) string {
 
 // newRun makes all answers of the request. The engine model decides when the tokens of an answer are sent.
 func (l *life) newRun(g *generation) *run {
-	x := &run{generation: g, life: l, created: time.Now().Unix(), signal: make(chan struct{}, 1)}
+	x := &run{generation: g, life: l, created: time.Now().Unix(), signal: make(chan struct{}, 1), aborted: make(chan struct{})}
 	x.id = g.form.prefix() + l.newID()
 	if g.requestID != "" && l.cfg.Kind == VLLM {
 		x.id = g.form.prefix() + g.requestID
+	}
+	if g.requestID != "" && l.cfg.Kind == SGLang {
+		x.id = g.requestID
 	}
 	x.parts = make([]part, len(g.prompts)*g.choices)
 	for i := range x.parts {
@@ -170,6 +186,7 @@ func (l *life) newRun(g *generation) *run {
 		p.progress.adapter = g.path
 		p.request.Scope.LoRA, p.request.Scope.Salt, p.request.Scope.Extra = g.lora, g.salt, g.extra
 		x.prepareTransfer(i)
+		x.prepareBootstrap(i)
 	}
 	return x
 }
@@ -208,9 +225,12 @@ func (l *life) chooseRank(asked int) *rank {
 func (x *run) wait(r *http.Request) (more, alive bool) {
 	select {
 	case <-x.signal:
-		return !x.failed.Load(), true
+		return x.failed.Load() == nil, true
 	case <-x.life.dead:
 		return false, true
+	case <-x.aborted:
+		x.cut()
+		return true, true
 	case <-r.Context().Done():
 		return false, false
 	}
@@ -324,10 +344,26 @@ func (x *run) writeStream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// writeFailure ends a request that failed before the engine got it.
+func (x *run) writeFailure(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case r.Context().Err() != nil:
+		panic(http.ErrAbortHandler)
+	case x.isAborted() && x.stream:
+		x.writeStream(w, r)
+	case x.isAborted():
+		x.writeWhole(w, r)
+	case x.stream:
+		x.dieInStream(w, false)
+	default:
+		x.life.refuse(w, http.StatusInternalServerError, x.problem())
+	}
+}
+
 // problem says why the engine does not go on.
 func (x *run) problem() string {
-	if x.failed.Load() {
-		return "Internal server error"
+	if problem := x.failed.Load(); problem != nil {
+		return *problem
 	}
 	return deadMessage
 }
@@ -342,7 +378,7 @@ func beginStream(w http.ResponseWriter) {
 // dieInStream ends a stream as vLLM's API server does when its EngineCore dies: it sends an error event and [DONE], and
 // then ends the response normally. If the stream has not begun, the answer is 500.
 func (x *run) dieInStream(w http.ResponseWriter, begun bool) {
-	if !begun && !x.failed.Load() {
+	if !begun && x.failed.Load() == nil {
 		x.life.refuse(w, http.StatusInternalServerError, deadMessage)
 		return
 	}

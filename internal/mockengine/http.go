@@ -72,6 +72,8 @@ func (l *life) routes(mux *http.ServeMux) {
 		mux.HandleFunc("POST /release_memory_occupation", l.sleep)
 		mux.HandleFunc("POST /resume_memory_occupation", l.wake)
 		mux.HandleFunc("POST /v1/classify", l.classify)
+		mux.HandleFunc("POST /abort_request", l.abort)
+		mux.HandleFunc("POST /pd_role_switch", l.switchRole)
 		mux.HandleFunc("POST /load_lora_adapter", l.loadAdapter)
 		mux.HandleFunc("POST /unload_lora_adapter", l.unloadAdapter)
 		return

@@ -37,6 +37,7 @@ type life struct {
 
 	responses responses
 	adapters  adapters
+	abortable abortable
 	asleep    atomic.Bool
 
 	exchange *exchange // nil: the engine moves no KV

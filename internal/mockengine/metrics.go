@@ -58,6 +58,7 @@ func (l *life) metrics(w http.ResponseWriter, _ *http.Request) {
 	}
 	if l.cfg.Kind == SGLang {
 		l.sglangInfo(&b, stats)
+		l.transferMetrics(&b, stats)
 	} else {
 		l.vllmInfo(&b, stats)
 		l.nixlMetrics(&b, stats)

@@ -72,7 +72,7 @@ func (g *generation) readTransfer(body *fastjson.Value) error {
 // prepareTransfer sets what the engine model must know about a part's transfer.
 func (x *run) prepareTransfer(i int) {
 	c, p, q := x.life.exchange, x.transfer, &x.parts[i].request
-	if c == nil || p == nil {
+	if c == nil || p == nil || c.config.Connector != NIXL {
 		return
 	}
 	progress := &x.parts[i].progress
@@ -105,13 +105,21 @@ func (x *run) engineRequestID(i int) string {
 // startTransfers starts the transfer of each part that awaits one.
 func (x *run) startTransfers(r *http.Request) {
 	for i := range x.parts {
-		if !x.parts[i].request.Await {
+		var transfer func()
+		switch p := &x.parts[i]; {
+		case p.progress.room != nil:
+			transfer = func() { x.awaitReader(r.Context(), i) }
+		case p.request.Await && x.bootstrap != nil:
+			transfer = func() { x.join(r.Context(), i) }
+		case p.request.Await:
+			transfer = func() { x.pull(r.Context(), p) }
+		default:
 			continue
 		}
 		x.life.work.Add(1)
 		go func() { // ends with the transfer, or with the life
 			defer x.life.work.Done()
-			x.pull(r.Context(), &x.parts[i])
+			transfer()
 		}()
 	}
 }
@@ -138,6 +146,10 @@ func (x *run) pull(ctx context.Context, p *part) {
 		return
 	}
 	order, missing := x.rank.missing(q, params.blocks)
+	if len(order.Blocks)*order.BlockSize < missing { // assert num_decode_blocks <= len(prefill_group) (base_worker.py)
+		x.life.killEngine()
+		return
+	}
 	if missing == 0 || !params.remotePrefill && missing < c.config.RecomputeThreshold {
 		c.tell("/mock/kv/release", release)
 		x.rank.arrive(q, 0)
@@ -194,7 +206,12 @@ func (x *run) loadFailed(q *engine.Request) {
 		return
 	}
 	x.rank.cancel([]*engine.Request{q})
-	x.failed.Store(true)
+	x.fail("Internal server error")
+}
+
+// fail ends the request with an error.
+func (x *run) fail(problem string) {
+	x.failed.CompareAndSwap(nil, &problem)
 	select {
 	case x.signal <- struct{}{}:
 	default:
@@ -205,8 +222,12 @@ func (x *run) loadFailed(q *engine.Request) {
 // blocks, which real engines do not notice. Nothing has read the answer's tokens yet.
 func (x *run) garble(p *part) {
 	random := splitmix(x.life.salt ^ uint64(len(p.request.Prompt)))
-	for i := range p.answer.text {
-		p.answer.tokens[i] = appendTokens(nil, " "+shortWords[random.next()%uint64(len(shortWords))])[0]
+	tokens := p.request.Output
+	for i := range tokens {
+		if tokens[i] == tokenEnd {
+			break
+		}
+		tokens[i] = appendTokens(nil, " "+shortWords[random.next()%uint64(len(shortWords))])[0]
 	}
 }
 

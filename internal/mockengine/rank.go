@@ -2,6 +2,7 @@ package mockengine
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"net"
 	"slices"
@@ -10,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/zeebo/xxh3"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/internal/engine"
@@ -171,6 +174,11 @@ func (r *rank) run(ctx context.Context) {
 		for i := range step.Outputs {
 			o := &step.Outputs[i]
 			if o.Last && o.Request.Pin {
+				p := o.Request.Owner.(*progress)
+				if p.room != nil { // the sequence ends when the reader has the blocks
+					r.life.exchange.pin(p.room.key, r, o.Request, forever)
+					continue
+				}
 				r.life.exchange.leaseOut(r, o.Request)
 			}
 			o.Request.Owner.(*progress).advance(o.Last)
@@ -282,7 +290,8 @@ func (r *rank) missing(q *engine.Request, blocks []int32) (o *readOrder, tokens 
 	first := q.Computed() / size
 	last := first + (q.External+size-1)/size
 	full := first + q.External/size
-	o = &readOrder{BlockSize: size}
+	o = &readOrder{BlockSize: size, Tokens: min(q.Computed()+q.External, len(q.Prompt))}
+	o.Digest = digest(q.Prompt[:o.Tokens])
 	if hashes := q.Hashes(); full <= len(hashes) && first <= full {
 		o.Hashes = append(o.Hashes, hashes[first:full]...)
 	}
@@ -305,6 +314,23 @@ func (r *rank) holds(blocks []int32, hashes []engine.Hash) bool {
 		}
 	}
 	return true
+}
+
+// digest returns a hash of tokens.
+func digest(tokens []block.Token) uint64 {
+	raw := make([]byte, 0, 4*len(tokens))
+	for _, t := range tokens {
+		raw = binary.LittleEndian.AppendUint32(raw, t)
+	}
+	return xxh3.Hash(raw)
+}
+
+// has reports whether a request begins with n tokens of a digest.
+func (r *rank) has(q *engine.Request, n int, want uint64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	tokens := q.Tokens()
+	return n >= 0 && n <= len(tokens) && digest(tokens[:n]) == want
 }
 
 // arrive lets a request go on whose first n missing tokens have arrived.
@@ -384,6 +410,8 @@ type progress struct {
 	transferID string        // id of the sequence for other engines; "": the sequence takes part in no transfer
 	decoder    bool          // other engines read its blocks, if at all, for a conversation's next turn
 	awaits     chan struct{} // capacity 1; has a value when the engine has blocks for what another engine sends
+	room       *room         // where the reader of the sequence's blocks comes; nil: nowhere
+	cached     int           // of a sequence whose blocks came from a room: tokens that the other engine had cached
 	params     []byte        // kv_transfer_params of the answer, written before the last advance; empty: null
 
 	tokens atomic.Int64

@@ -35,8 +35,9 @@ type generation struct {
 	rank         int // data-parallel rank that the request names; -1: none
 	fresh        bool
 	announce     bool
-	requestID    string    // the id that the client gives to the request; "": none
-	transfer     *kvParams // nil: the request has none
+	requestID    string     // the id that the client gives to the request; "": none
+	bootstrap    *bootstrap // nil: the request has none
+	transfer     *kvParams  // nil: the request has none
 	options      answerOptions
 }
 
@@ -52,7 +53,8 @@ func (l *life) readGeneration(body *fastjson.Value, chat bool, headerRank string
 	if err := g.readModel(body, l); err != nil {
 		return nil, err
 	}
-	if err := g.readPrompts(body); err != nil {
+	err := g.readPrompts(body)
+	if err != nil {
 		return nil, err
 	}
 	if err := g.readOptions(body, l); err != nil {
@@ -69,7 +71,14 @@ func (l *life) readGeneration(body *fastjson.Value, chat bool, headerRank string
 	}
 	g.fresh = body.Exists("prompt_logprobs") && body.Get("prompt_logprobs").Type() == fastjson.TypeNumber
 	g.requestID = text(body, "request_id")
-	if err := g.readTransfer(body); err != nil {
+	switch l.cfg.Kind {
+	case VLLM:
+		err = g.readTransfer(body)
+	case SGLang:
+		g.requestID = text(body, "rid")
+		err = g.readBootstrap(body)
+	}
+	if err != nil {
 		return nil, err
 	}
 	g.announce = text(body, "vllm_xargs", "kv_cache_report_mode") == "full"

@@ -228,6 +228,9 @@ func (x *run) appendUsage(dst []byte) []byte {
 	if t := x.transfer; t != nil && t.cached >= 0 && x.life.exchange != nil {
 		cached = t.cached // the tokens that the prefill worker found in its cache (v1/engine/output_processor.py, vLLM 0.32)
 	}
+	if x.bootstrap != nil && x.parts[0].progress.room == nil {
+		cached = x.parts[0].progress.cached // SGLang's prefill worker tells the decode worker (decode.py)
+	}
 	// SGLang writes no cached_tokens if the number is 0.
 	if x.life.cfg.HideCachedTokens || x.life.cfg.Kind == SGLang && cached == 0 {
 		return append(dst, "null}"...)

@@ -243,6 +243,7 @@ func (l *life) serverInfo(w http.ResponseWriter, _ *http.Request) {
 		"enable_lora": l.cfg.UpdateLoRA || len(l.cfg.LoRA) > 0, "max_loras_per_batch": l.cfg.MaxLoRAs, "max_loaded_loras": l.cfg.MaxLoRAs,
 		"enable_cache_report": !l.cfg.HideCachedTokens, "disable_radix_cache": l.cfg.NoPrefixCaching,
 	}
+	l.describeRole(info)
 	if sources := l.server.Sources(); len(sources) > 0 && !l.cfg.HideEventSources {
 		host, port := splitEndpoint(sources[0].Endpoint)
 		events := map[string]any{

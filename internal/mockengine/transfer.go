@@ -15,11 +15,12 @@ type Connector string
 
 // The connectors that the mock engine imitates.
 const (
-	NIXL Connector = "nixl" // vLLM's NixlConnector, with which the decode worker pulls
+	NIXL  Connector = "nixl"   // vLLM's NixlConnector, with which the decode worker pulls
+	Rooms Connector = "sglang" // SGLang's disaggregation, in which both workers meet in a room
 )
 
 // connectors has the kind of engine that a connector belongs to.
-var connectors = map[Connector]Kind{NIXL: VLLM}
+var connectors = map[Connector]Kind{NIXL: VLLM, Rooms: SGLang}
 
 // Connectors returns the names of the connectors, sorted.
 func Connectors() []string {
@@ -69,6 +70,19 @@ type Transfer struct {
 	// RecomputeThreshold is the number of tokens below which a prefill worker with Bidirectional computes the tokens
 	// and reads nothing (vLLM: kv_recompute_threshold); 0: 64, below 0: none.
 	RecomputeThreshold int
+
+	// MeetTimeout is how long one leg waits for the other (SGLANG_DISAGGREGATION_WAITING_TIMEOUT and
+	// SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT); 0: 300 s.
+	MeetTimeout time.Duration
+	// RetryEvery is the time between attempts to reach a bootstrap server; 0: 1 s.
+	RetryEvery time.Duration
+	// FreeRanks means that the ranks of a prefill worker do not follow from the room, as with another
+	// --load-balance-method than follow_bootstrap_room. Decode workers then ask the bootstrap server.
+	FreeRanks bool
+	// DecodeCache lets an SGLang decode worker reuse blocks (--disaggregation-decode-enable-radix-cache). Without it,
+	// it publishes no events.
+	DecodeCache bool
+	SwitchRoles bool // /pd_role_switch works (--enable-pd-role-switch)
 }
 
 // validate returns the problem of t, and sets the fields whose zero value means a default.
@@ -91,8 +105,20 @@ func (t *Transfer) validate(c *Config) error {
 		return fmt.Errorf("link of %g GB/s is negative", t.GBs)
 	case !(t.KVBytes >= 0):
 		return fmt.Errorf("KV of %g bytes for each token is negative", t.KVBytes)
-	case t.Lease < 0 || t.Kept < 0:
-		return fmt.Errorf("lease of %v or %v is negative", t.Lease, t.Kept)
+	case min(t.Lease, t.Kept, t.MeetTimeout, t.RetryEvery) < 0:
+		return fmt.Errorf("a time of the transfer is negative: %v, %v, %v, %v", t.Lease, t.Kept, t.MeetTimeout, t.RetryEvery)
+	}
+	if t.Connector == Rooms && t.Role != Prefill && t.Role != Decode {
+		return fmt.Errorf("role %q: an SGLang that moves KV is either prefill or decode", t.Role)
+	}
+	if t.Connector == Rooms && t.Role == Decode && !t.DecodeCache {
+		c.NoPrefixCaching = true
+	}
+	if t.MeetTimeout == 0 {
+		t.MeetTimeout = 300 * time.Second
+	}
+	if t.RetryEvery == 0 {
+		t.RetryEvery = time.Second
 	}
 	if t.Role == "" {
 		t.Role = Both
