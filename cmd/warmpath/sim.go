@@ -90,7 +90,11 @@ func experimentFlags(f *pflag.FlagSet, x *sim.Experiment) {
 	f.IntVar(&x.CPUTokens, "cpu-tokens", x.CPUTokens, "`TOKENS` of host memory behind each cache; 0 for none")
 	f.BoolVar(&x.OnEvict, "cpu-on-evict", x.OnEvict, "move blocks to host memory when they are evicted, not when they are stored")
 	f.IntVar(&x.Ranks, "ranks", x.Ranks, "data-parallel ranks of a worker")
-	f.IntVar(&x.Decode, "decode-workers", x.Decode, "`N` workers that only decode; then the --workers only prefill; 0: each worker does both")
+	f.IntVar(&x.Decode, "decode-workers", x.Decode, "`N` workers that decode and serve whole requests; then the --workers only prefill; 0: no worker has a role")
+	f.StringSliceVar(&x.Disaggregation, "disaggregation", x.Disaggregation, "`MODE`: auto, always or never divide requests into a prefill leg and a decode leg; or the rule of another router: llm-d:TOKENS, dynamo; several values make several runs (default auto with --decode-workers, otherwise workers exchange no KV blocks)")
+	f.IntVar(&x.Threshold, "pd-uncached-token-threshold", x.Threshold, "in the mode auto, requests with fewer uncached `TOKENS` are not divided; 0 for the router's default, negative for none")
+	f.Float64Var(&x.LinkGBs, "link-gb-s", x.LinkGBs, "`GB/s` at which a worker sends KV blocks, and at which it receives them; 0 for the profile's")
+	f.BoolVar(&x.Fetch, "fetch", x.Fetch, "workers may read the beginning of a prompt from another worker's cache")
 	f.IntVar(&x.Routers, "routers", x.Routers, "number of routers in front of the same workers; each has an index and load counts of its own")
 	f.DurationVar(&x.Lag, "event-lag", x.Lag, "time until routers have applied a pass's KV events")
 	f.DurationVar(&x.LagJitter, "event-jitter", x.LagJitter, "random time that is added to --event-lag")
@@ -162,7 +166,9 @@ func readExperiment(flags *pflag.FlagSet, file string, x *sim.Experiment) error 
 		"profile": func() { x.Profile = given.Profile }, "block-size": func() { x.BlockSize = given.BlockSize },
 		"grain": func() { x.Grain = given.Grain }, "cpu-tokens": func() { x.CPUTokens = given.CPUTokens },
 		"cpu-on-evict": func() { x.OnEvict = given.OnEvict }, "ranks": func() { x.Ranks = given.Ranks },
-		"decode-workers": func() { x.Decode = given.Decode }, "routers": func() { x.Routers = given.Routers },
+		"decode-workers": func() { x.Decode = given.Decode }, "disaggregation": func() { x.Disaggregation = given.Disaggregation },
+		"pd-uncached-token-threshold": func() { x.Threshold = given.Threshold }, "link-gb-s": func() { x.LinkGBs = given.LinkGBs },
+		"fetch": func() { x.Fetch = given.Fetch }, "routers": func() { x.Routers = given.Routers },
 		"event-lag": func() { x.Lag = given.Lag }, "event-jitter": func() { x.LagJitter = given.LagJitter },
 		"event-loss": func() { x.Loss = given.Loss }, "no-replay": func() { x.NoReplay = given.NoReplay },
 		"speculative": func() { x.Speculative = given.Speculative }, "hop": func() { x.Hop = given.Hop },

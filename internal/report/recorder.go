@@ -224,11 +224,24 @@ func (r *Recorder) Gauge(worker int, at time.Duration, running, waiting int, kv 
 // Ready sets the number of workers that take requests. It is valid from the time at on.
 func (r *Recorder) Ready(at time.Duration, workers int) { r.series.setReady(at, float64(workers)) }
 
-// Handover counts KV that was sent from a prefill worker to a decode worker.
+// Handover counts KV that was sent from one worker to another.
 func (r *Recorder) Handover(tokens int, took time.Duration) {
 	r.transfers.Handovers++
 	r.transfers.HandoverTokens += int64(tokens)
 	r.handover.Add(took)
+}
+
+// Divided counts a request that could be divided into a prefill leg and a decode leg. bypass is why it was not; "" if
+// it was.
+func (r *Recorder) Divided(bypass string) {
+	if bypass == "" {
+		r.transfers.Divided++
+		return
+	}
+	if r.transfers.Bypassed == nil {
+		r.transfers.Bypassed = map[string]int{}
+	}
+	r.transfers.Bypassed[bypass]++
 }
 
 // Preempted counts n requests that a worker preempted and has to compute again.

@@ -126,8 +126,8 @@ type SLOShare struct {
 	TTFT  float64 `json:"ttft_ms"`
 	TPOT  float64 `json:"tpot_ms"`
 	Share float64 `json:"share"` // share of all requests; a request that failed or was rejected counts as not kept
-	// AnsweredShare is the share of the answered requests. It is greater than Share if requests failed or were rejected.
-	// 0 if no request was answered, and in reports of versions without this field.
+	// AnsweredShare is the share of the answered requests. It is greater than Share if requests failed or were
+	// rejected. 0 if no request was answered, and in reports of versions without this field.
 	AnsweredShare float64 `json:"answered_share"`
 }
 
@@ -161,13 +161,17 @@ type Balance struct {
 type Transfers struct {
 	// Tokens that were loaded from host memory back to the accelerator.
 	LoadedTokens int64 `json:"loaded_tokens"`
-	// Tokens that were sent from prefill workers to decode workers.
+	// Tokens that were sent from one worker to another.
 	HandoverTokens int64   `json:"handover_tokens"`
 	Handovers      int     `json:"handovers"`
 	HandoverMS     Latency `json:"handover_ms"`
-	EvictedBlocks  int64   `json:"evicted_blocks"`
-	EventsApplied  int64   `json:"events_applied"` // KV events that routers applied
-	EventsLost     int64   `json:"events_lost"`
+	// Requests that were divided into a prefill leg and a decode leg, and the others by the reason why not. Both are
+	// left out if no worker exchanges KV blocks.
+	Divided       int            `json:"divided,omitempty"`
+	Bypassed      map[string]int `json:"bypassed,omitempty"`
+	EvictedBlocks int64          `json:"evicted_blocks"`
+	EventsApplied int64          `json:"events_applied"` // KV events that routers applied
+	EventsLost    int64          `json:"events_lost"`
 }
 
 // Stage has the figures of one part of the workload.

@@ -9,8 +9,8 @@ type moment struct {
 	kind kind
 	seq  uint64
 	a    int32  // index of a rank, router, fault or request, according to kind
-	gen  uint32 // atWake only: the rank's gen when the wake was planned; if the rank's gen has grown, the wake is void
-	with any    // the object of the event: a *flight, a batch of KV events or a metrics reading
+	gen  uint32 // the gen of the rank or transfer when the moment was planned; if it has grown, the moment is void
+	with any    // the object of the event: a *flight, a *transfer, a batch of KV events or a metrics reading
 }
 
 type kind uint8
@@ -29,7 +29,8 @@ const (
 	atArrival
 	atDispatch
 	atSubmit
-	atHandover
+	atTransferred
+	atPrefilled
 	atEnd
 	atWake
 )

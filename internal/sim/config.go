@@ -21,21 +21,21 @@ type Config struct {
 	Workload *workload.Workload
 	Policy   policy.Spec
 	Groups   []Group
-	// Decode has the decode workers. If Decode is not empty, the workers of Groups only prefill, and send the KV blocks to
-	// a decode worker.
-	Decode []Group
+	// Disaggregation says which requests are divided into two legs at different workers. nil: none, because workers do
+	// not exchange KV blocks.
+	Disaggregation *Disaggregation
 
-	// Rate is a factor on the arrival rate of requests with recorded times: with 2 these requests arrive twice as fast. 0
-	// means 1. Think times do not change.
+	// Rate is a factor on the arrival rate of requests with recorded times: with 2 these requests arrive twice as fast.
+	// 0 means 1. Think times do not change.
 	Rate float64
 	Seed uint64 // seed of every random choice
 
 	// Routers is the number of routers. Each request goes to a random router. Each router has an index and a fleet of
 	// its own. It knows the load from other routers only by the engines' reports. 0 means 1.
 	Routers int
-	// Lag is the time from the end of an engine's pass until a router has applied the pass's KV events. LagJitter is the
-	// upper bound of a uniformly random time that is added to Lag, drawn for each batch of events. The batches of one rank
-	// stay in order.
+	// Lag is the time from the end of an engine's pass until a router has applied the pass's KV events. LagJitter is
+	// the upper bound of a uniformly random time that is added to Lag, drawn for each batch of events. The batches of
+	// one rank stay in order.
 	Lag, LagJitter time.Duration
 	// Loss is the share of event batches that are lost. The router notices the gap with the next batch. With Replay the
 	// router then gets the lost batch and applies it. Without Replay the router forgets all blocks of the rank, as the
@@ -45,32 +45,32 @@ type Config struct {
 	// Speculative is how long a router expects the blocks of a sent prompt in the worker's cache before events confirm
 	// them. 0: the router's default, 2 s; negative: the router does not expect them.
 	Speculative time.Duration
-	// Metrics is the interval at which routers read each engine's load metrics, as the gateway's scraper does. 0: 1 s, the
-	// gateway's default; negative: never. MetricsLag is the age of these metrics when they reach the routers.
+	// Metrics is the interval at which routers read each engine's load metrics, as the gateway's scraper does. 0: 1 s,
+	// the gateway's default; negative: never. MetricsLag is the age of these metrics when they reach the routers.
 	Metrics, MetricsLag time.Duration
-	// Hop is the network delay of a request from the client through the router to the engine. A token needs the same time
-	// for the way back.
+	// Hop is the network delay of a request from the client through the router to the engine. A token needs the same
+	// time for the way back.
 	Hop time.Duration
 
 	MaxRequests int // a worker with this number of requests is saturated; 0: no limit
-	// Queue is the largest number of requests that wait in a router while all workers are saturated. Further requests are
-	// rejected.
+	// Queue is the largest number of requests that wait in a router while all workers are saturated. Further requests
+	// are rejected.
 	Queue int
-	// QueueOrder is the order in which the router sends waiting requests. fcfs is the order of arrival. shortest sends the
-	// request with the fewest uncached tokens first; a second of waiting counts as 500 tokens less. "" means fcfs.
+	// QueueOrder is the order in which the router sends waiting requests. fcfs is the order of arrival. shortest sends
+	// the request with the fewest uncached tokens first; a second of waiting counts as 500 tokens less. "" means fcfs.
 	QueueOrder string
 
-	// InFlight is the largest number of requests that all clients together have under way, like the number of threads of a
-	// load generator. Further requests wait at the client. The latency of a request counts from the time when the client
-	// sends it. 0: no limit.
+	// InFlight is the largest number of requests that all clients together have under way, like the number of threads
+	// of a load generator. Further requests wait at the client. The latency of a request counts from the time when the
+	// client sends it. 0: no limit.
 	InFlight int
 
 	Faults       []Fault
 	Disturbances []Disturbance
 	Autoscale    *Autoscale
 
-	// Levels are the service levels at which the router aims. nil: the router's default levels; empty but not nil: none.
-	// SLOs are the service levels that the result measures; no router sees them. nil: report.DefaultSLOs.
+	// Levels are the service levels at which the router aims. nil: the router's default levels; empty but not nil:
+	// none. SLOs are the service levels that the result measures; no router sees them. nil: report.DefaultSLOs.
 	Levels  []fleet.ServiceLevel
 	SLOs    []report.SLO
 	Samples int    // number of requests that the result lists; see report.Options
@@ -80,6 +80,7 @@ type Config struct {
 // Group is a number of workers with the same hardware.
 type Group struct {
 	Count     int
+	Role      fleet.Role
 	Profile   engine.Profile
 	BlockSize int     // tokens in a block; 0: as in the profile
 	KVTokens  int     // size of a rank's cache in tokens; 0: as in the profile
@@ -149,24 +150,20 @@ func (c Config) withDefaults() Config {
 	if c.SLOs == nil {
 		c.SLOs = report.DefaultSLOs
 	}
-	fill := func(groups []Group) []Group {
-		groups = slices.Clone(groups)
-		for i := range groups {
-			g := &groups[i]
-			if g.BlockSize == 0 {
-				g.BlockSize = g.Profile.BlockSize
-			}
-			if g.KVTokens == 0 {
-				g.KVTokens = g.Profile.KVTokens
-			}
-			if g.Speed == 0 {
-				g.Speed = 1
-			}
-			g.Ranks = max(g.Ranks, 1)
+	c.Groups = slices.Clone(c.Groups)
+	for i := range c.Groups {
+		g := &c.Groups[i]
+		if g.BlockSize == 0 {
+			g.BlockSize = g.Profile.BlockSize
 		}
-		return groups
+		if g.KVTokens == 0 {
+			g.KVTokens = g.Profile.KVTokens
+		}
+		if g.Speed == 0 {
+			g.Speed = 1
+		}
+		g.Ranks = max(g.Ranks, 1)
 	}
-	c.Groups, c.Decode = fill(c.Groups), fill(c.Decode)
 	if a := c.Autoscale; a != nil {
 		scale := *a
 		if scale.Interval == 0 {
@@ -206,9 +203,9 @@ func (c *Config) validate() error {
 	if err := fleet.ValidateServiceLevels(c.Levels); err != nil {
 		errs = append(errs, err)
 	}
-	check(len(c.Decode) == 0 || len(c.Faults) == 0 && c.Autoscale == nil, "faults and autoscaling are not modelled with decode workers")
+	c.checkDivision(check)
 	workers := 0
-	for _, g := range append(slices.Clone(c.Groups), c.Decode...) {
+	for _, g := range c.Groups {
 		check(g.Count >= 1, "a group has %d workers", g.Count)
 		check(g.Speed >= 1e-3 && g.Speed <= 1e3, "speed %v is not within 0.001..1000", g.Speed)
 		check(g.Noise >= 0 && g.Noise <= 1, "noise %v is not within 0..1", g.Noise)
@@ -235,6 +232,28 @@ func (c *Config) validate() error {
 		check(a.Start >= 0 && a.Start <= longest, "autoscaling starts a worker in %v: not within 0..%v", a.Start, longest)
 	}
 	return errors.Join(errs...)
+}
+
+// checkDivision checks the roles of the workers, and the exchange of KV blocks.
+func (c *Config) checkDivision(check func(ok bool, format string, args ...any)) {
+	answers, roles := false, false
+	for i := range c.Groups {
+		answers = answers || c.Groups[i].Role != fleet.RolePrefill
+		roles = roles || c.Groups[i].Role != fleet.RoleBoth
+	}
+	check(answers, "all workers only prefill, and none generates answers: add decode workers")
+	d := c.Disaggregation
+	if d == nil {
+		check(!roles, "workers with roles need a disaggregation")
+		return
+	}
+	check(len(c.Faults) == 0 && c.Autoscale == nil, "faults and autoscaling are not modelled for workers that exchange KV blocks")
+	check(d.LinkGBs >= 0 && d.LinkGBs <= 1e6, "a link of %v GB/s is not within 0..1000000", d.LinkGBs)
+	for i := range c.Groups {
+		g := &c.Groups[i]
+		check(g.BlockSize == c.Groups[0].BlockSize, "workers with blocks of %d and %d tokens do not exchange KV blocks", c.Groups[0].BlockSize, g.BlockSize)
+		check(d.linkSpeed(g) > 0, "profile %s has no bandwidth between workers: give the speed of the links", g.Profile.Name)
+	}
 }
 
 // checkTimes checks that no arrival and no think time is too long.
@@ -281,7 +300,7 @@ func (c Config) Assumptions() []string {
 	add := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	add("Router, index, policies and fleet are the production code; engines, network and time are modelled (docs/simulator.md).")
 	seen := map[string]bool{}
-	for _, g := range append(slices.Clone(c.Groups), c.Decode...) {
+	for _, g := range c.Groups {
 		p := &g.Profile
 		if seen[p.Name] {
 			continue
@@ -306,6 +325,9 @@ func (c Config) Assumptions() []string {
 		add("A request takes %v to its engine, and a token as long back.", c.Hop)
 	} else {
 		add("The network, HTTP, tokenisation and the router's own time are not in the times.")
+	}
+	if d := c.Disaggregation; d != nil {
+		all = append(all, d.assumptions(&c.Groups[0])...)
 	}
 	add("%s", levelsText(c.Levels))
 	if c.Queue > 0 {

@@ -34,13 +34,19 @@ type Experiment struct {
 	OnEvict   bool     `yaml:"cpu_on_evict"`
 	Ranks     int      `yaml:"ranks"`
 	Fleet     []Member `yaml:"fleet"` // groups of workers, in place of Workers
-	// Decode is the number of decode workers. 0: every worker prefills and decodes.
-	Decode    int           `yaml:"decode_workers"`
-	Routers   int           `yaml:"routers"`
-	Lag       time.Duration `yaml:"event_lag"`
-	LagJitter time.Duration `yaml:"event_jitter"`
-	Loss      float64       `yaml:"event_loss"`
-	NoReplay  bool          `yaml:"no_replay"`
+	// Decode is the number of decode workers beside Workers, which then only prefill. 0: no worker has a role.
+	Decode int `yaml:"decode_workers"`
+	// Disaggregation has modes (auto, always, never) and rules of other projects (see ParseRule). Empty: auto with
+	// decode workers; otherwise workers do not exchange KV blocks.
+	Disaggregation []string      `yaml:"disaggregation"`
+	Threshold      int           `yaml:"pd_uncached_token_threshold"` // see warmpath.Legs.UncachedTokenThreshold
+	LinkGBs        float64       `yaml:"link_gb_s"`                   // see Disaggregation.LinkGBs
+	Fetch          bool          `yaml:"fetch"`                       // see Disaggregation.Fetch
+	Routers        int           `yaml:"routers"`
+	Lag            time.Duration `yaml:"event_lag"`
+	LagJitter      time.Duration `yaml:"event_jitter"`
+	Loss           float64       `yaml:"event_loss"`
+	NoReplay       bool          `yaml:"no_replay"`
 	// Speculative is how long a router expects the blocks of a sent prompt before events confirm them. Negative: not at
 	// all.
 	Speculative time.Duration `yaml:"speculative"`
@@ -57,8 +63,8 @@ type Experiment struct {
 	// kills the second rank after 60 s, for 30 s.
 	Faults    []string `yaml:"faults"`
 	Autoscale *Scaling `yaml:"autoscale"`
-	// ServiceLevels are the levels at which the router aims, such as "5s/100ms". nil: the router's default levels; empty,
-	// or "none": none. SLO has the levels that the results measure; see report.DefaultSLOs.
+	// ServiceLevels are the levels at which the router aims, such as "5s/100ms". nil: the router's default levels;
+	// empty, or "none": none. SLO has the levels that the results measure; see report.DefaultSLOs.
 	ServiceLevels []string `yaml:"service_levels"`
 	SLO           []string `yaml:"slo"`
 }
@@ -70,6 +76,7 @@ type Member struct {
 	Blocks   int     `yaml:"blocks"`
 	KVTokens int     `yaml:"kv_tokens"`
 	Speed    float64 `yaml:"speed"`
+	Role     string  `yaml:"role"` // prefill, decode or both; "": both
 }
 
 // Scaling is [Autoscale] as a file describes it.
@@ -120,7 +127,7 @@ func (f Files) profile(name string) (engine.Profile, error) {
 }
 
 // Configs returns the runs of the experiment with workload w. The runs are ordered by rate, then by workers, cache
-// size, policy and seed.
+// size, policy, disaggregation and seed.
 func (x *Experiment) Configs(w *workload.Workload, files Files) ([]Config, error) {
 	base, err := x.base(w)
 	if err != nil {
@@ -141,7 +148,11 @@ func (x *Experiment) Configs(w *workload.Workload, files Files) ([]Config, error
 	if len(x.Workers) == 0 || len(x.Seeds) == 0 || len(x.Rate) == 0 {
 		return nil, errors.New("workers, rate and seeds each need a value")
 	}
-	if n := len(policies) * len(x.Workers) * len(x.Rate) * len(memory) * len(x.Seeds); n > maxRuns {
+	divisions, err := x.divisions()
+	if err != nil {
+		return nil, err
+	}
+	if n := len(policies) * len(x.Workers) * len(x.Rate) * len(memory) * len(divisions) * len(x.Seeds); n > maxRuns {
 		return nil, fmt.Errorf("%d runs are more than %d", n, maxRuns)
 	}
 	var all []Config
@@ -156,23 +167,56 @@ func (x *Experiment) Configs(w *workload.Workload, files Files) ([]Config, error
 				if err != nil {
 					return nil, err
 				}
-				for _, p := range policies {
-					for _, seed := range x.Seeds {
-						c := base
-						c.Rate, c.Groups, c.Policy, c.Seed = speed, groups, p, seed
-						if x.Decode > 0 {
-							decode := groups[0]
-							decode.Count = x.Decode
-							c.Decode = []Group{decode}
-						}
-						if err := (&c).check(); err != nil {
-							return nil, err
-						}
-						all = append(all, c)
-					}
+				base.Rate, base.Groups = speed, groups
+				runs, err := x.runs(base, policies, divisions)
+				if err != nil {
+					return nil, err
 				}
+				all = append(all, runs...)
 			}
 		}
+	}
+	return all, nil
+}
+
+// runs returns the runs with the rate and the workers of c.
+func (x *Experiment) runs(c Config, policies []policy.Spec, divisions []*Disaggregation) (all []Config, err error) {
+	for _, p := range policies {
+		for _, d := range divisions {
+			for _, seed := range x.Seeds {
+				c.Policy, c.Seed, c.Disaggregation, c.Label = p, seed, d, ""
+				if d != nil {
+					c.Label = d.String()
+				}
+				if err := c.check(); err != nil {
+					return nil, err
+				}
+				all = append(all, c)
+			}
+		}
+	}
+	return all, nil
+}
+
+// divisions returns the modes and rules to play.
+func (x *Experiment) divisions() (all []*Disaggregation, err error) {
+	names := x.Disaggregation
+	if len(names) == 0 && x.Decode > 0 {
+		names = []string{policy.ModeAuto.String()}
+	}
+	for _, name := range names {
+		d := &Disaggregation{LinkGBs: x.LinkGBs, Fetch: x.Fetch}
+		d.UncachedTokenThreshold = x.Threshold
+		if d.Mode, d.Rule, err = parseDivision(name); err != nil {
+			return nil, err
+		}
+		all = append(all, d)
+	}
+	if len(all) == 0 {
+		if x.Threshold != 0 || x.LinkGBs != 0 || x.Fetch {
+			return nil, errors.New("pd_uncached_token_threshold, link_gb_s and fetch need disaggregation or decode_workers: workers do not exchange KV blocks otherwise")
+		}
+		all = append(all, nil)
 	}
 	return all, nil
 }
@@ -271,7 +315,16 @@ func (x *Experiment) groups(w *workload.Workload, files Files, p *engine.Profile
 		}
 	}
 	if len(x.Fleet) == 0 {
-		return []Group{one(*p, workers, kv, 0)}, nil
+		groups := []Group{one(*p, workers, kv, 0)}
+		if x.Decode > 0 {
+			decode := groups[0]
+			groups[0].Role, decode.Role, decode.Count = fleet.RolePrefill, fleet.RoleDecode, x.Decode
+			groups = append(groups, decode)
+		}
+		return groups, nil
+	}
+	if x.Decode > 0 {
+		return nil, errors.New("fleet and decode_workers do not go together: give the groups of the fleet a role")
 	}
 	var groups []Group
 	for _, m := range x.Fleet {
@@ -289,7 +342,12 @@ func (x *Experiment) groups(w *workload.Workload, files Files, p *engine.Profile
 		case m.KVTokens > 0:
 			size = m.KVTokens
 		}
-		groups = append(groups, one(mp, m.Count, size, m.Speed))
+		g := one(mp, m.Count, size, m.Speed)
+		var err error
+		if g.Role, err = fleet.ParseRole(m.Role); err != nil {
+			return nil, fmt.Errorf("fleet: %w", err)
+		}
+		groups = append(groups, g)
 	}
 	return groups, nil
 }

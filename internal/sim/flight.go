@@ -21,23 +21,27 @@ const model = "model"
 // epoch is the Unix time at which runs begin, in nanoseconds. It is not 0, because the router takes 0 for "never".
 const epoch = int64(1e18)
 
-// flight is a request of the workload from its arrival to its end. Flights are recycled. With decode workers a flight
-// has two parts: a prefill worker serves the prefill leg, then a decode worker serves the decode leg.
+// flight is a request of the workload from its arrival to its end. Flights are recycled. A divided request is first at
+// the rank of its prefill leg, then at the rank of its decode leg.
 type flight struct {
 	id       int
 	req      *workload.Request
-	engine   engine.Request
-	hashed   cursor // end of the content whose block hashes are already computed
+	engine   engine.Request // at the rank that generates the answer
+	prefill  engine.Request // at the rank of the prefill leg
+	held     engine.Request // holds the blocks that the flight fetches from another rank
+	hashed   cursor         // end of the content whose block hashes are already computed
 	decision *warmpath.Decision
 	router   int
-	rank     *rank // rank to which the router sent the request; nil: none
-	place    int   // index of the flight in rank.live
+	leg      fleet.Leg // the leg that is under way
+	rank     *rank     // rank to which the router sent the leg; nil: none
+	source   *rank     // rank from which the leg gets KV blocks; nil: none
+	place    int       // index of the flight in rank.live
 
 	arrival, started, first, last time.Duration // started is -1 until an engine starts the request
 	predicted                     int
 	cached, loaded                int // prompt tokens that the engine (of the prefill leg) found in caches
+	fetched                       int // prompt tokens that were fetched from another rank
 	reported                      int // number of answer tokens that were reported to the router
-	decoding                      bool
 	tries                         int
 	exclude                       []fleet.WorkerID
 }
@@ -50,7 +54,7 @@ func (w *world) newFlight(id int) *flight {
 	} else {
 		f = &flight{}
 	}
-	*f = flight{id: id, req: &w.requests[id], engine: f.engine, arrival: w.now, started: -1, exclude: f.exclude[:0]}
+	*f = flight{id: id, req: &w.requests[id], engine: f.engine, prefill: f.prefill, held: f.held, arrival: w.now, started: -1, exclude: f.exclude[:0]}
 	return f
 }
 
@@ -101,6 +105,8 @@ func (w *world) ask(f *flight) warmpath.Request {
 // release ends a flight. The client notices the end when the last token has arrived at the client.
 func (w *world) release(f *flight) {
 	f.engine.Recycle()
+	f.prefill.Recycle()
+	f.held.Recycle()
 	if end := f.last + w.cfg.Hop; f.last > 0 && end > w.now {
 		w.agenda.plan(moment{at: end, kind: atEnd, a: int32(f.id)})
 	} else {
@@ -138,24 +144,18 @@ func (w *world) dispatch(f *flight) {
 	w.release(f)
 }
 
-// pool returns the workers for f's current leg.
-func (w *world) pool(f *flight) *pool {
-	if f.decoding {
-		return &w.decode
-	}
-	return &w.main
-}
-
 // prepare returns f's request in the form from which the router decides. The result is valid until the next call of
 // ask.
 func (w *world) prepare(f *flight) *warmpath.Prepared {
-	req := w.ask(f)
-	return w.pool(f).views[f.router].router.Prepare(&req)
+	req, router := w.ask(f), w.main.views[f.router].router
+	if d := w.cfg.Disaggregation; d != nil && d.Rule.Name != "" {
+		d.Rule.obey(&req, router)
+	}
+	return router.Prepare(&req)
 }
 
 // place asks the router for a worker and sends the request there. It returns false when all workers are saturated.
 func (w *world) place(f *flight, asked *warmpath.Prepared) bool {
-	p := w.pool(f)
 	d, err := asked.Route(context.Background())
 	switch {
 	case errors.Is(err, warmpath.ErrSaturated):
@@ -166,8 +166,15 @@ func (w *world) place(f *flight, asked *warmpath.Prepared) bool {
 		return true
 	}
 	f.decision = d
-	f.rank = p.rank(w, d.Holder)
-	f.predicted = d.PredictedTokens
+	first := &d.Record
+	if f.leg = fleet.LegWhole; d.Prefill != nil {
+		f.leg, first = fleet.LegPrefill, d.Prefill
+	}
+	if d.Division.Considered {
+		w.rec.Divided(string(d.Division.Bypass))
+	}
+	f.rank, f.source = w.main.rank(w, first.Holder), w.sourceOf(first)
+	f.predicted = first.PredictedTokens + first.Fetched
 	if w.cfg.Hop > 0 {
 		w.agenda.plan(moment{at: w.now + w.cfg.Hop, kind: atDispatch, with: f})
 		return true
@@ -183,21 +190,27 @@ func (w *world) submit(f *flight) {
 		w.retry(f)
 		return
 	}
-	q := &f.engine
+	q := f.current()
 	q.Recycle()
 	q.Prompt, q.Output = w.sequence(f)
 	q.Owner = f
 	q.Scope.LoRA = f.req.LoRA
 	switch {
-	case f.decoding:
-		q.Received = len(q.Prompt)
-	case len(w.decode.workers) > 0:
-		q.Output = q.Output[:1]
+	case f.leg == fleet.LegDecode:
+		q.Received, q.Await = len(q.Prompt), true
+	case f.source != nil:
+		q.Received, q.Await = f.predicted, true
+	}
+	if f.leg == fleet.LegPrefill {
+		q.Output, q.Pin = q.Output[:1], true
 	}
 	if err := r.engine.Submit(q); err != nil {
 		// The engine answers 400. The prompt is the cause, so the worker counts as healthy.
 		w.freed = true
 		w.finishDecision(f, fleet.OutcomeServed)
+		if f.leg == fleet.LegDecode {
+			w.let(f.source, &f.prefill)
+		}
 		w.rec.Reject(w.now)
 		w.release(f)
 		return
@@ -234,10 +247,8 @@ func (w *world) retry(f *flight) {
 // output counts a token. The token leaves the engine's API server at time at. The router learns of the token at time
 // w.now.
 func (w *world) output(f *flight, first bool, at time.Duration) {
-	if first && !f.decoding {
+	if first {
 		f.decision.FirstToken(epoch + int64(w.now))
-	}
-	if first && len(w.decode.workers) == 0 || first && f.decoding {
 		f.first = at
 	}
 	f.last = at
@@ -250,14 +261,26 @@ func (f *flight) tell(n int, at time.Duration) {
 	f.decision.Tokens(f.reported, epoch+int64(at))
 }
 
-// finish ends a request, or its prefill leg.
+// current returns the engine's request of the leg that is under way.
+func (f *flight) current() *engine.Request {
+	if f.leg == fleet.LegPrefill {
+		return &f.prefill
+	}
+	return &f.engine
+}
+
+// sourceOf returns the rank from which the worker of a leg fetches blocks, or nil.
+func (w *world) sourceOf(leg *warmpath.Record) *rank {
+	if leg.Fetched == 0 || leg.Source == nil {
+		return nil
+	}
+	return w.ranks[w.main.workers[leg.Source.ID].first]
+}
+
+// finish ends a request.
 func (w *world) finish(f *flight) {
 	f.rank.remove(f)
-	if len(w.decode.workers) > 0 && !f.decoding {
-		w.handOver(f)
-		return
-	}
-	if !f.decoding {
+	if f.leg == fleet.LegWhole {
 		f.cached, f.loaded = f.engine.Cached, f.engine.Loaded
 	}
 	w.rec.Finish(&report.Answer{
@@ -270,41 +293,27 @@ func (w *world) finish(f *flight) {
 	w.admitHeld(router)
 }
 
-// handOver sends the KV blocks of a prefilled prompt to a decode worker. Blocks that the router knows in the decode
-// worker's cache are not sent.
+// prefilled ends the prefill leg of a divided request. The prefill engine keeps the blocks of the prompt, and answers
+// the router.
+func (w *world) prefilled(f *flight) {
+	f.rank.remove(f)
+	f.cached, f.loaded = f.prefill.Cached, f.prefill.Loaded
+	if w.cfg.Hop > 0 {
+		w.agenda.plan(moment{at: w.now + w.cfg.Hop, kind: atPrefilled, with: f})
+		return
+	}
+	w.handOver(f)
+}
+
+// handOver sends a divided request from the router to its decode worker, after the answer of the prefill worker.
 func (w *world) handOver(f *flight) {
-	f.cached, f.loaded = f.engine.Cached, f.engine.Loaded
-	prefillWorker := f.rank
-	w.finishDecision(f, fleet.OutcomeServed)
+	d := f.decision
+	d.PrefillDone(fleet.OutcomeServed, epoch+int64(w.now))
 	w.freed = true
-	f.decoding, f.exclude = true, f.exclude[:0]
-	g := prefillWorker.group
-	// In this model transfers do not share a link, so transfers do not delay each other.
-	predicted := f.predicted
-	w.routeDecode(f)
-	if f.rank == nil {
+	f.leg, f.source, f.rank = fleet.LegDecode, f.rank, w.main.rank(w, d.Holder)
+	if w.cfg.Hop > 0 {
+		w.agenda.plan(moment{at: w.now + w.cfg.Hop, kind: atDispatch, with: f})
 		return
 	}
-	tokens := max(f.req.Input-f.decision.MatchTokens, 0)
-	took := time.Duration(float64(tokens) * g.Profile.KVBytes / max(g.Profile.HandoverGBs, 1e-3))
-	f.predicted = predicted
-	w.rec.Handover(tokens, took)
-	w.agenda.plan(moment{at: w.now + took, kind: atHandover, with: f})
+	w.receive(f)
 }
-
-// routeDecode chooses the decode worker. If no decode worker is available, the request fails and f.rank is nil.
-func (w *world) routeDecode(f *flight) {
-	f.rank = nil
-	req := w.ask(f)
-	d, err := w.decode.views[f.router].router.Route(context.Background(), &req)
-	if err != nil {
-		w.rec.Fail(w.now)
-		w.release(f)
-		return
-	}
-	d.FirstToken(epoch + int64(w.now)) // the prompt is computed already, so the decode worker has no prefill work
-	f.decision, f.rank = d, w.decode.rank(w, d.Holder)
-}
-
-// decodeLeg begins the decode leg when the KV blocks have arrived.
-func (w *world) decodeLeg(f *flight) { w.submit(f) }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/report"
 	"github.com/warmpath/warmpath/policy"
 )
@@ -17,8 +18,8 @@ import (
 // meet the SLO.
 type Goal struct {
 	Share float64
-	// MaxWorkers is the largest number of workers that PlanWorkers tries. MaxRate is the largest rate that PlanRate tries,
-	// as a factor like Config.Rate.
+	// MaxWorkers is the largest number of workers that PlanWorkers tries. MaxRate is the largest rate that PlanRate
+	// tries, as a factor like Config.Rate.
 	MaxWorkers int
 	MaxRate    float64
 }
@@ -51,9 +52,10 @@ func PlanRate(ctx context.Context, c Config, policies []policy.Spec, goal Goal, 
 }
 
 // PlanWorkers finds the smallest number of workers that keep the goal at c.Rate, for each policy. c must have one
-// group. ctx and tell are as in PlanRate.
+// group, or a group that only prefills before a group that decodes: then it finds the number of prefill workers. ctx
+// and tell are as in PlanRate.
 func PlanWorkers(ctx context.Context, c Config, policies []policy.Spec, goal Goal, tell func(Plan)) ([]Plan, error) {
-	if len(c.Groups) != 1 {
+	if n := len(c.Groups); n != 1 && !(n == 2 && c.Groups[0].Role == fleet.RolePrefill && c.Groups[1].Role == fleet.RoleDecode) {
 		return nil, errors.New("plan workers: only a fleet of workers that are alike can be sized")
 	}
 	return plans(ctx, policies, tell, func(p policy.Spec) (Plan, error) {
@@ -149,9 +151,8 @@ func (t *trial) workers() (Plan, error) {
 	at := min(max(t.config.Groups[0].Count, 1), t.goal.MaxWorkers)
 	for high-low > 1 {
 		c := t.config
-		group := c.Groups[0]
-		group.Count = at
-		c.Groups = []Group{group}
+		c.Groups = slices.Clone(c.Groups)
+		c.Groups[0].Count = at
 		ok, run, err := t.keeps(c)
 		if err != nil {
 			return plan, ignoreEnd(err)
@@ -190,7 +191,7 @@ func ignoreEnd(err error) error {
 }
 
 func workersOf(c *Config) (n int) {
-	for _, g := range append(slices.Clone(c.Groups), c.Decode...) {
+	for _, g := range c.Groups {
 		n += g.Count
 	}
 	return n

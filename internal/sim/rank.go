@@ -28,6 +28,7 @@ type rank struct {
 
 	disturbed []Disturbance // disturbances of this rank
 	apiServer *apiServer    // API server of the rank's worker
+	link      *link         // link of the rank's worker
 	stolen    time.Duration // time that the API server took from the current pass
 }
 
@@ -121,12 +122,17 @@ func (w *world) begin(r *rank) {
 	}
 	if !r.engine.Step(&r.step) {
 		r.doing, r.stolen = idle, 0
-		w.rec.Gauge(r.index, w.now, 0, 0, 0)
+		running, waiting, kv := r.engine.Load() // requests may wait for transfers
+		w.rec.Gauge(r.index, w.now, running, waiting, kv)
 		return
+	}
+	if r.step.Tokens == 0 && len(r.step.Awaiting) > 0 {
+		r.step.Duration = 0 // the pass computes nothing: it only begins transfers
 	}
 	if r.noisy() {
 		r.step.Duration = w.disturb(r, r.step.Duration)
 	}
+	w.await(r)
 	for _, q := range r.step.Admitted {
 		if f := q.Owner.(*flight); f.started < 0 {
 			f.started = w.now
@@ -155,6 +161,11 @@ func (w *world) finishStep(r *rank) {
 		o := &r.step.Outputs[i]
 		f := o.Request.Owner.(*flight)
 		at = max(at, w.serve(r, r.group.Frontend.Output))
+		if f.leg == fleet.LegPrefill { // its only token is not part of the answer
+			w.serve(r, r.group.Frontend.End)
+			w.prefilled(f)
+			continue
+		}
 		if !o.First {
 			// Almost all gaps between tokens are equal in a pass, so record equal gaps with one call.
 			if d := at - f.last; d == gap {

@@ -10,6 +10,8 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/engine"
 	"github.com/warmpath/warmpath/internal/report"
 	"github.com/warmpath/warmpath/internal/workload"
@@ -164,8 +166,8 @@ func TestPoliciesThatFollowTheCacheFindMore(t *testing.T) {
 	if aware.HitRate < random.HitRate+.1 {
 		t.Errorf("kv_aware hits %.3f, random %.3f", aware.HitRate, random.HitRate)
 	}
-	// At a low load, routers know the engines' caches well. A prediction is too low only if requests with the same prefix
-	// are under way at the same time.
+	// At a low load, routers know the engines' caches well. A prediction is too low only if requests with the same
+	// prefix are under way at the same time.
 	if aware.PredictedTokens < aware.CachedTokens*97/100 {
 		t.Errorf("predicted %d tokens, engines found %d", aware.PredictedTokens, aware.CachedTokens)
 	}
@@ -260,9 +262,11 @@ func TestHostMemoryGivesBackEvictedBlocks(t *testing.T) {
 func TestDecodeWorkersTakeOverPrefilledPrompts(t *testing.T) {
 	w := families(12, 400, 60*time.Millisecond)
 	r := run(t, config(w, "kv_aware", func(c *Config) {
-		c.Decode = []Group{{Count: 2, Profile: engine.Profiles()[0], BlockSize: 64, KVTokens: 64 * 2000}}
+		c.Groups[0].Role = fleet.RolePrefill
+		c.Groups = append(c.Groups, Group{Count: 2, Role: fleet.RoleDecode, Profile: engine.Profiles()[0], BlockSize: 64, KVTokens: 64 * 2000})
+		c.Disaggregation = &Disaggregation{Legs: warmpath.Legs{Mode: policy.ModeAlways}}
 	}))
-	if r.Transfers.Handovers != 400 || r.Transfers.HandoverTokens == 0 {
+	if r.Transfers.Handovers != 400 || r.Transfers.Divided != 400 || r.Transfers.HandoverTokens == 0 {
 		t.Errorf("transfers: %+v", r.Transfers)
 	}
 	if len(r.Workers) != 6 {

@@ -10,12 +10,11 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/engine"
 	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/policy"
 )
 
-// pool is a set of workers that serve the same requests, with the routers of this set. With decode workers a run has
-// two pools.
+// pool is the workers and the routers of a run.
 type pool struct {
-	name    string
 	views   []*view // by router
 	workers []worker
 	ranks   []int // by holder (a router's number of a rank, equal in all routers): index of the rank in world.ranks
@@ -54,7 +53,7 @@ func (w *world) fill(p *pool, groups []Group) error {
 		var err error
 		v.router, err = warmpath.New(warmpath.Options{
 			Fleet: v.fleet, Policy: w.cfg.Policy, SpeculativeTTL: w.cfg.Speculative, MaxRequests: w.cfg.MaxRequests,
-			ServiceLevels: w.cfg.Levels,
+			ServiceLevels: w.cfg.Levels, Legs: w.legs(),
 		})
 		if err != nil {
 			return err
@@ -71,12 +70,28 @@ func (w *world) fill(p *pool, groups []Group) error {
 	return nil
 }
 
+// legs returns the routers' setting of which requests are divided.
+func (w *world) legs() warmpath.Legs {
+	d := w.cfg.Disaggregation
+	if d == nil {
+		return warmpath.Legs{}
+	}
+	legs := d.Legs
+	if d.Rule.Name != "" {
+		legs.Mode = policy.ModeAlways // what the rule does not divide has Request.Undivided
+	}
+	return legs
+}
+
 // addWorker adds a worker with empty engines to a pool and to every router's fleet.
 func (w *world) addWorker(p *pool, g *Group) error {
 	n := len(p.workers)
-	url := fmt.Sprintf("http://%s-%d", p.name, n+1)
+	url := fmt.Sprintf("http://worker-%d", n+1)
 	wk := worker{url: url, first: len(w.ranks), ranks: g.used()}
-	front := new(apiServer)
+	front, wire := new(apiServer), new(link)
+	if d := w.cfg.Disaggregation; d != nil {
+		wire.speed = d.linkSpeed(g)
+	}
 	for i := range g.used() {
 		e, err := engine.New(w.engineConfig(g))
 		if err != nil {
@@ -84,12 +99,15 @@ func (w *world) addWorker(p *pool, g *Group) error {
 		}
 		r := &rank{
 			index: len(w.ranks), pool: p, holder: fleet.Holder(len(p.ranks)), worker: fleet.WorkerID(n), group: g, engine: e,
-			lines: make([]line, w.cfg.Routers), apiServer: front,
+			lines: make([]line, w.cfg.Routers), apiServer: front, link: wire,
 		}
 		front.ranks = append(front.ranks, r)
 		p.ranks = append(p.ranks, r.index)
 		w.ranks = append(w.ranks, r)
-		name := fmt.Sprintf("%s %d", p.name, n+1)
+		name := fmt.Sprintf("worker %d", n+1)
+		if g.Role != fleet.RoleBoth {
+			name = fmt.Sprintf("%s worker %d", g.Role, n+1)
+		}
 		if g.Ranks > 1 {
 			name += fmt.Sprintf(" rank %d", i)
 		}
@@ -107,10 +125,14 @@ func (w *world) addWorker(p *pool, g *Group) error {
 
 // put adds a worker to the view's fleet, with the facts that a probe of the gateway would find.
 func (v *view) put(w *world, url string, g *Group) fleet.WorkerID {
-	return v.fleet.Put(url, fleet.Facts{
+	facts := fleet.Facts{
 		Engine: fleet.EngineVLLM, BlockSize: g.BlockSize, BlocksPerRank: g.KVTokens / g.BlockSize, Ranks: g.Ranks, DeclaredRanks: g.Declared,
-		Models: w.models(g), ReportsCachedTokens: true,
-	})
+		Models: w.models(g), ReportsCachedTokens: true, Role: g.Role,
+	}
+	if d := w.cfg.Disaggregation; d != nil {
+		facts.Transfer = fleet.Transfer{Connector: "nixl", Fetches: d.Fetch, TokenBytes: int(g.Profile.KVBytes)}
+	}
+	return v.fleet.Put(url, facts)
 }
 
 // models returns the models that a worker reports: the served model under every model name of the workload, and all

@@ -5,8 +5,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/report"
 	"github.com/warmpath/warmpath/internal/workload"
+	"github.com/warmpath/warmpath/policy"
 )
 
 // mixedLengths returns requests that arrive faster than two workers can serve them. Every eighth prompt has 12,000
@@ -58,10 +61,15 @@ func TestHeldRequestsNeverWaitForever(t *testing.T) {
 			c.Workload.Requests[0].Segments[0].Tokens = 64_000
 			c.Hop = time.Second // the refused request occupies the worker until it arrives at the engine
 		},
-		"all workers die":         func(c *Config) { c.Faults = []Fault{{At: time.Second}} },
-		"a worker comes back":     func(c *Config) { c.Faults = []Fault{{At: time.Second, Down: time.Minute}} },
-		"another router's end":    func(c *Config) { c.Routers = 2 },
-		"prompts are handed over": func(c *Config) { c.Decode = []Group{c.Groups[0]}; c.Decode[0].Count = 8 },
+		"all workers die":      func(c *Config) { c.Faults = []Fault{{At: time.Second}} },
+		"a worker comes back":  func(c *Config) { c.Faults = []Fault{{At: time.Second, Down: time.Minute}} },
+		"another router's end": func(c *Config) { c.Routers = 2 },
+		"prompts are handed over": func(c *Config) {
+			decode := c.Groups[0]
+			c.Groups[0].Role, decode.Role, decode.Count = fleet.RolePrefill, fleet.RoleDecode, 8
+			c.Groups = append(c.Groups, decode)
+			c.Disaggregation = &Disaggregation{Legs: warmpath.Legs{Mode: policy.ModeAlways}}
+		},
 	} {
 		c := config(mixedLengths(8), "least_load", func(c *Config) { c.Groups[0].Count, c.MaxRequests, c.Queue = 1, 1, 1000 })
 		change(&c)

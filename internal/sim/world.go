@@ -35,9 +35,8 @@ type world struct {
 	now      time.Duration
 	random   *rand.Rand
 	rec      *report.Recorder
-	ranks    []*rank // the ranks of all pools
-	main     pool    // all workers, or the workers that prefill
-	decode   pool    // decode workers; empty: every worker prefills and decodes
+	ranks    []*rank
+	main     pool
 
 	arrivals clocked
 	follow   followers
@@ -84,14 +83,10 @@ func newWorld(c Config) (*world, error) {
 		stages = append(stages, report.StageInfo{Name: s.Name, Rate: s.Rate * c.Rate, First: s.First})
 	}
 	w.rec = report.NewRecorder(report.Options{SLOs: c.SLOs, Samples: c.Samples, Stages: stages})
-	w.main.name, w.decode.name = "worker", "decode worker"
 	if err := w.fill(&w.main, c.Groups); err != nil {
 		return nil, err
 	}
-	if err := w.fill(&w.decode, c.Decode); err != nil {
-		return nil, err
-	}
-	w.rec.Ready(0, len(w.main.workers)+len(w.decode.workers))
+	w.rec.Ready(0, len(w.main.workers))
 	for i, f := range c.Faults {
 		w.agenda.plan(moment{at: f.At, kind: atFault, a: int32(i)})
 	}
@@ -160,8 +155,12 @@ func (w *world) happen(m *moment) {
 		w.submit(m.with.(*flight))
 	case atEnd:
 		w.over(int(m.a))
-	case atHandover:
-		w.decodeLeg(m.with.(*flight))
+	case atPrefilled:
+		w.handOver(m.with.(*flight))
+	case atTransferred:
+		if t := m.with.(*transfer); t.gen == m.gen {
+			w.transferred(t)
+		}
 	case atDelivery:
 		w.deliver(m.with.(*batch), int(m.a))
 	case atMetrics:
@@ -194,12 +193,10 @@ func (w *world) setup() report.Setup {
 		Policy: c.Policy.Name, Routers: c.Routers, Rate: c.Rate, KVTokens: g.KVTokens, BlockSize: g.BlockSize,
 		Profile: g.Profile.Name, Seed: c.Seed, Note: c.Label,
 	}
-	for _, groups := range [][]Group{c.Groups, c.Decode} {
-		for i := range groups {
-			s.Workers += groups[i].Count
-			if groups[i].Profile.Name != g.Profile.Name {
-				s.Profile = "mixed"
-			}
+	for i := range c.Groups {
+		s.Workers += c.Groups[i].Count
+		if c.Groups[i].Profile.Name != g.Profile.Name {
+			s.Profile = "mixed"
 		}
 	}
 	if span := w.arrivals.span(); span > 0 {
