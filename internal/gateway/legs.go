@@ -33,13 +33,6 @@ const (
 	prefillGrace = 5 * time.Second
 )
 
-// Phases of a divided request, as labels of the metric warmpath_leg_failures_total.
-const (
-	phasePrefill  = "prefill"  // the prompt is computed
-	phaseTransfer = "transfer" // the decode worker waits for the KV blocks
-	phaseDecode   = "decode"   // the answer is generated
-)
-
 // legs is one attempt to serve a divided request at two workers. It belongs to the request's goroutine, except the
 // fields that legs of both together share: see together.
 type legs struct {
@@ -99,7 +92,7 @@ func (x *exchange) serveLegs(ctx context.Context, d *warmpath.Decision) (proxy.R
 	}
 	body, err := l.connector.AppendDecode(nil, x.attempt.Body, &l.pair, l.answer.body)
 	if err != nil {
-		x.g.Telemetry.LegFailed(fleet.LegPrefill.String(), phasePrefill)
+		x.g.Telemetry.LegFailed(fleet.LegPrefill.String(), telemetry.PhasePrefill)
 		return proxy.Result{Class: proxy.Useless, Retryable: true, Sent: time.Now(), Err: api.WorkerUseless(fmt.Errorf("%s: %w", prefill.worker.URL, err))}, prefill
 	}
 	x.attempt.Body = body
@@ -177,7 +170,7 @@ func (l *legs) ended(result *proxy.Result, began time.Time) {
 		x.g.Telemetry.Leg(fleet.LegPrefill.String(), now.Sub(began))
 		x.rec.PrefillMS = milliseconds(now.Sub(began))
 	} else if result.Class != proxy.ClientGone {
-		x.g.Telemetry.LegFailed(fleet.LegPrefill.String(), phasePrefill)
+		x.g.Telemetry.LegFailed(fleet.LegPrefill.String(), telemetry.PhasePrefill)
 	}
 	if result.Sent.IsZero() || notComputed(result.Status) {
 		l.d.PrefillUnsent()
@@ -225,7 +218,9 @@ func (l *legs) decode(ctx context.Context) proxy.Result {
 func (l *legs) decoded(ctx context.Context, result *proxy.Result, began time.Time) {
 	x := l.x
 	if result.Class == proxy.Success {
-		x.g.Telemetry.Leg(fleet.LegDecode.String(), time.Since(began))
+		if !result.FirstTokenAt.IsZero() {
+			x.g.Telemetry.Leg(fleet.LegDecode.String(), result.FirstTokenAt.Sub(began))
+		}
 		if tokens, took, measured := l.d.Transfer(); measured {
 			bytes := tokens * l.d.Prefill.Worker.Facts.Transfer.TokenBytes
 			x.g.Telemetry.Transfer(tokens, bytes, took)
@@ -234,9 +229,9 @@ func (l *legs) decoded(ctx context.Context, result *proxy.Result, began time.Tim
 		return
 	}
 	if ctx.Err() == nil && result.Class != proxy.ClientGone && verdictOf(result) != refused && !l.broke.Load() {
-		phase := phaseDecode
+		phase := telemetry.PhaseDecode
 		if !x.begun.Load() {
-			phase = phaseTransfer
+			phase = telemetry.PhaseTransfer
 			if !errors.Is(result.Err, syscall.ECONNREFUSED) {
 				l.transferFailed()
 			}
@@ -343,11 +338,10 @@ func (x *exchange) recordDivision(d *warmpath.Decision) {
 	if n.Whole > 0 {
 		rec.Division = &telemetry.Division{WholeMS: n.Whole, PrefillMS: n.Prefill, DecodeMS: n.Decode, TransferMS: n.Transfer}
 	}
-	if d.Prefill == nil {
-		x.g.Telemetry.Bypassed(rec.Bypass)
-		return
+	x.g.Telemetry.Divided(rec.Bypass)
+	if d.Prefill != nil {
+		rec.PrefillWorker, rec.PrefillRank = d.Prefill.Worker.URL, d.Prefill.Rank
 	}
-	rec.PrefillWorker, rec.PrefillRank = d.Prefill.Worker.URL, d.Prefill.Rank
 }
 
 // capture is the writer of a leg whose answer does not go to the client.

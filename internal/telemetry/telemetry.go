@@ -52,7 +52,6 @@ type Telemetry struct {
 
 	adapterOrders *prometheus.CounterVec
 	adapterWait   *prometheus.HistogramVec
-	legs          legMetrics
 
 	branches *prometheus.CounterVec
 
@@ -66,6 +65,8 @@ type Telemetry struct {
 
 	tenantRequests *prometheus.CounterVec
 	tenantTokens   *prometheus.CounterVec
+
+	legs legMetrics
 
 	journals *prometheus.CounterVec
 	spans    *prometheus.CounterVec
@@ -104,7 +105,7 @@ func New(cfg Config) *Telemetry {
 	t.makeJournalMetrics(f)
 	t.makeTraceMetrics(f)
 	t.makeAdapterMetrics(f)
-	t.legs = makeLegMetrics(f)
+	t.makeLegMetrics(f)
 	return t
 }
 
