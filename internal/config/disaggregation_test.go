@@ -8,6 +8,7 @@ import (
 
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/discovery"
 	"github.com/warmpath/warmpath/policy"
 )
 
@@ -48,6 +49,26 @@ func TestADivisionThatCannotBeIsRefused(t *testing.T) {
 		if err := Check("f", []byte(text)); err == nil || !strings.Contains(err.Error(), want) || strings.Count(err.Error(), "\n") > 0 {
 			t.Errorf("%s: %v", text, err)
 		}
+	}
+}
+
+// The command line of another router for prefill and decode workers becomes workers with roles.
+func TestForeignPrefillAndDecodeWorkers(t *testing.T) {
+	c := Default()
+	mapped, err := ApplyForeign(&c, []GivenFlag{{"pd-disaggregation", []string{"true"}}, {"kv-connector", []string{"mooncake"}},
+		{"decode", []string{"http://d:1"}}, {"prefill", []string{"http://p:1", "8998", "http://q:2", "none", "http://r:3"}}})
+	want := []discovery.Target{{URL: "http://p:1", Role: "prefill", Connector: "mooncake", TransferPort: 8998}, {URL: "http://q:2", Role: "prefill", Connector: "mooncake"},
+		{URL: "http://r:3", Role: "prefill", Connector: "mooncake"}, {URL: "http://d:1", Role: "decode", Connector: "mooncake"}}
+	if diff := cmp.Diff(want, c.Workers); diff != "" || err != nil || len(mapped) != 4 {
+		t.Errorf("%s, %+v, %v", diff, mapped, err)
+	}
+	for _, bad := range [][]string{{"http://p:1", "0"}, {"http://p:1", "many"}, {"p"}, {"grpc://p:1"}, {"none"}} {
+		if _, err := ApplyForeign(&c, []GivenFlag{{"prefill", bad}}); err == nil {
+			t.Errorf("--prefill %q is taken", bad)
+		}
+	}
+	if _, err := ApplyForeign(&c, []GivenFlag{{"kv-connector", []string{"moriio"}}}); err == nil || !strings.Contains(err.Error(), `"moriio" is none of mooncake, nixl, `) {
+		t.Errorf("%v", err)
 	}
 }
 

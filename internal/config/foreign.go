@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/connector"
 	"github.com/warmpath/warmpath/internal/discovery"
 	"github.com/warmpath/warmpath/internal/queue"
 	"github.com/warmpath/warmpath/internal/tenant"
@@ -236,6 +238,61 @@ func (f *foreign) workers(values []string) (string, error) {
 		return "", errors.New("it names no worker")
 	}
 	return "workers: " + strings.Join(urls, ", "), nil
+}
+
+// add adds a worker with a role. It returns the worker's URL.
+func (f *foreign) add(text string, role fleet.Role, port int) (url string, err error) {
+	t, err := discovery.ParseTarget(text)
+	if err != nil {
+		return "", err
+	}
+	t.Role, t.TransferPort = role.String(), port
+	f.Workers = append(slices.Clone(f.Workers), t)
+	return t.URL, nil
+}
+
+// prefillWorkers reads URL [BOOTSTRAP_PORT] … of SMG and its relatives. The port may be none.
+func (f *foreign) prefillWorkers(values []string) (string, error) {
+	var urls []string
+	for i := 0; i < len(values); i++ {
+		port := 0
+		text := values[i]
+		if i+1 < len(values) && !strings.Contains(values[i+1], ":") {
+			i++
+			if n, err := strconv.Atoi(values[i]); err == nil && n >= 1 && n <= 65535 {
+				port = n
+			} else if !strings.EqualFold(values[i], "none") {
+				return "", fmt.Errorf("%.40q behind %s is neither the port of the worker's bootstrap server nor none", values[i], Redact(text))
+			}
+		}
+		url, err := f.add(text, fleet.RolePrefill, port)
+		if err != nil {
+			return "", err
+		}
+		urls = append(urls, url)
+	}
+	return "workers with the role prefill: " + strings.Join(urls, ", "), nil
+}
+
+func (f *foreign) decodeWorkers(values []string) (string, error) {
+	var urls []string
+	for _, text := range values {
+		url, err := f.add(text, fleet.RoleDecode, 0)
+		if err != nil {
+			return "", err
+		}
+		urls = append(urls, url)
+	}
+	return "workers with the role decode: " + strings.Join(urls, ", "), nil
+}
+
+// connector reads the connector of vllm-router: nixl, mooncake or moriio.
+func (f *foreign) connector(values []string) (string, error) {
+	name := strings.Join(values, "")
+	if _, ok := connector.Find(name); !ok {
+		return "", fmt.Errorf("%.40q is none of %s", name, strings.Join(connector.Names(), ", "))
+	}
+	return f.each("connector of all workers: "+name, func(t *discovery.Target) { t.Connector = name })
 }
 
 // each changes all workers.

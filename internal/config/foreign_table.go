@@ -25,6 +25,9 @@ const sources = "name a headless service (workers_dns), or a file that is read a
 // noHistory is the advice for flags of a store of conversations.
 const noHistory = "run tools and keep histories in the application: the router passes bodies on unchanged"
 
+// noEncoders is the advice for flags about workers that only encode images.
+const noEncoders = "the router knows no workers that only encode images: leave the flag out, and let the prefill workers encode"
+
 // queueIsOff is the advice for the flags of a queue while queue.order is off.
 const queueIsOff = "it has no effect while the queue is off: write queue: {order: fcfs} into the file, and requests wait in the router while " +
 	"all workers are saturated (docs/operate.md)"
@@ -60,6 +63,9 @@ func mappedFlags() []ForeignFlag {
 	return []ForeignFlag{
 		many("worker-urls", others, (*foreign).workers),
 		one("static-backends", stack, (*foreign).workers),
+		many("prefill", others, (*foreign).prefillWorkers),
+		many("decode", others, (*foreign).decodeWorkers),
+		one("kv-connector", vllm, (*foreign).connector),
 		one("intra-node-data-parallel-size", vllm, func(f *foreign, values []string) (string, error) {
 			n, err := wholeNumber(values)
 			if err != nil {
@@ -216,6 +222,12 @@ func advised(refused bool, rows []advice) (all []ForeignFlag) {
 func unlikeFlags() []ForeignFlag {
 	return advised(false, []advice{
 		{"kv-event-block-size block-size", "vllm-router and SMG", OneValue, "leave it out: the router reads the block size from the engines (routing.block_sizes corrects it)"},
+		{"pd-disaggregation vllm-pd-disaggregation", others, NoValue, "leave it out: workers with roles are enough (--prefill, --decode). A request is divided if that is predicted to cost less; " +
+			"--disaggregation always divides each one, as there"},
+		{"mini-lb", sglang, NoValue, "leave it out: it names a load balancer for tests"},
+		{"pd-kv-events", vllm, NoValue, "leave it out: the router follows the events of all workers"},
+		{"decode-fallback", dynamo, NoValue, "leave it out: a request for which no prefill worker can be used is served by a decode worker"},
+		{"static-model-labels prefill-model-labels decode-model-labels", stack, OneValue, "give each worker its role: --worker URL,role=prefill"},
 		{"dp-aware", sglang, NoValue, "leave it out: the router asks each worker for its ranks, and chooses the rank of each request"},
 		{"enable-igw", others, NoValue, "leave it out: each request goes to the workers that serve its model"},
 		{"max-concurrent-requests", others, OneValue, "routing.max_requests limits each worker, and queue.order lets further requests wait; tenants have limits of their own"},
@@ -272,16 +284,16 @@ func unlikeFlags() []ForeignFlag {
 // refusedFlags have no counterpart, and without their effect requests would go elsewhere, or be less protected.
 func refusedFlags() []ForeignFlag {
 	return advised(true, []advice{
-		{"pd-disaggregation epd-disaggregation vllm-pd-disaggregation mini-lb", others, NoValue,
-			"the router sends a whole request to one worker: keep the router that you have for prefill and decode workers, or name workers that do both"},
-		{"prefill decode encode prefill-selector decode-selector encode-selector", others, ManyValues, "name workers that do prefill and decode: --worker URL"},
-		{"encode-policy", others, OneValue, "the engine encodes images itself: name one policy, --policy NAME"},
-		{"vllm-discovery-address kv-connector pd-kv-events", vllm, OneValue, "name workers that do prefill and decode: --worker URL"},
+		{"epd-disaggregation", smg, NoValue, noEncoders},
+		{"encode encode-selector", smg, ManyValues, noEncoders},
+		{"encode-policy", smg, OneValue, noEncoders},
+		{"prefill-selector decode-selector", others, ManyValues, sources + "; each name has a role: workers_dns: {names: [{url: …, role: prefill}]}"},
+		{"vllm-discovery-address", vllm, OneValue, "the router does not listen for engines that register: name them, --worker URL,role=prefill"},
 		{"service-discovery", others, NoValue, sources},
 		{"selector", others, ManyValues, sources},
 		{"service-discovery-port service-discovery-namespace discovery-provider discovery-file", others, OneValue, sources},
 		{"discovery-backend request-plane event-plane namespace namespace-prefix", dynamo, OneValue, "name the engines' own HTTP addresses: --worker URL"},
-		{"use-remote-indexer serve-indexer decode-fallback admission-control load-aware", dynamo, NoValue, "leave the flag out: each router has an index of its own"},
+		{"use-remote-indexer serve-indexer admission-control load-aware", dynamo, NoValue, "leave the flag out: each router has an index of its own"},
 		{"router-policy-config router-prefill-policy router-decode-policy", dynamo, OneValue, "describe policies in the file (docs/policies.md)"},
 		{"tenant-api-key tenant-rate-limit-config priority-scheduler-config", sglang, OneValue, "describe tenants in the file (docs/tenants.md)"},
 		{"jwt-issuer jwt-audience jwt-jwks-uri", sglang, OneValue, "operators have one key: admin.key_file; the section jwt of the file is for clients (docs/tenants.md)"},
@@ -296,8 +308,9 @@ func refusedFlags() []ForeignFlag {
 		{"router-selector mesh-peer-urls", smg, ManyValues, "leave the flag out: replicas need no connection, because all of them read the engines' events"},
 		{"mesh-server-name mesh-host mesh-advertise-host mesh-port mesh-tls-ca-cert mesh-tls-cert mesh-tls-key", smg, OneValue,
 			"leave the flag out: replicas need no connection, because all of them read the engines' events"},
-		{"prefill-max-inflight-requests-per-worker prefill-queue-size prefill-queue-timeout-secs pd-admission-wait-secs zmq-engine-count", smg, OneValue,
-			"name workers that do prefill and decode: --worker URL"},
+		{"prefill-max-inflight-requests-per-worker prefill-queue-size prefill-queue-timeout-secs pd-admission-wait-secs", smg, OneValue,
+			"set routing.max_requests and queue in the file: they hold for all workers, those with the role prefill included"},
+		{"zmq-engine-count", smg, OneValue, "the router speaks HTTP with engines: name the address of their HTTP API, --worker URL"},
 		{"oracle-wallet-path oracle-tns-alias oracle-connect-descriptor oracle-username oracle-password oracle-pool-min oracle-pool-max oracle-pool-timeout-secs " +
 			"postgres-db-url postgres-pool-max redis-url redis-pool-max redis-retention-days", sglang, OneValue, noHistory},
 		{"postgres-op-timeout-secs redis-op-timeout-secs schema-config storage-hook-wasm-path history-memory-max-responses history-memory-max-items " +

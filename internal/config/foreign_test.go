@@ -15,6 +15,9 @@ import (
 var honoured = map[string]struct{ value, setting string }{
 	"worker-urls":                          {"http://c:1 http://d:2/v1", "workers: http://c:1, http://d:2"},
 	"static-backends":                      {"http://c:1,http://d:2", "workers: http://c:1, http://d:2"},
+	"prefill":                              {"http://p:1 8998 http://q:2/v1 none http://r:3", "workers with the role prefill: http://p:1, http://q:2, http://r:3"},
+	"decode":                               {"http://d:1 http://d:2", "workers with the role decode: http://d:1, http://d:2"},
+	"kv-connector":                         {"mooncake", "connector of all workers: mooncake"},
 	"intra-node-data-parallel-size":        {"4", "ranks of all workers: 4"},
 	"kv-event-source":                      {"http://a:1=tcp://a:5557,tcp://a:5558", "events of the workers: http://a:1=tcp://a:5557,tcp://a:5558"},
 	"kv-event-replay-source":               {"http://a:1=tcp://a:5657", "replay of the workers: http://a:1=tcp://a:5657"},

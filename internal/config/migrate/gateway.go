@@ -39,8 +39,7 @@ var gatewaySwitches = map[string]string{
 
 // gatewayAdvice says what to do about keys without a counterpart, by key or by section.
 var gatewayAdvice = map[string]string{
-	"mode.prefill_urls":   "the router sends a whole request to one worker: name workers that do prefill and decode",
-	"mode.prefill_policy": "one policy decides for the whole request", "mode.kv_events.topic_filter": "the router asks the engines for their topic",
+	"mode.encode_urls": "the router knows no workers that only encode images: let the prefill workers encode", "mode.kv_events.topic_filter": "the router asks the engines for their topic",
 	"mode.kv_events.default_port": "the router asks the engines for their event endpoints; name others as events: of a worker", "admin_api_key": "set admin.key_file, or the variable " + config.EnvAdminKey,
 	"model_rules":            "model_aliases gives models further names (docs/configure.md)",
 	"expose_routing_headers": "gateway.headers says whether answers have the router's headers", "decision_log": "telemetry.decision_log writes decisions to a file, and GET /admin/decisions has the last ones (docs/observe.md)",
@@ -61,13 +60,22 @@ func (c *converter) section(path string, n *config.Node) {
 		case key == "mode" && p.Value.Pairs != nil, key == "mode.kv_events":
 			c.section(key, p.Value)
 		case key == "mode.type":
-			if t := text(p.Value); t != "regular" {
-				c.note(key, p.Value, "the router sends a whole request to one worker: name workers that do prefill and decode")
+			c.mode(key, p.Value)
+		case key == "mode.prefill_urls":
+			c.prefill(key, p.Value)
+		case key == "mode.decode_urls":
+			if urls := texts(p.Value); len(urls) > 0 {
+				c.flag(key, "decode", urls...)
 			}
-		case key == "mode.decode_urls": // in the seeds' form the workers that answer
-			c.flag(key, "worker-urls", texts(p.Value)...)
-			c.notes = append(c.notes, "mode.decode_urls: these workers must do prefill, too")
-		case key == "policy" && p.Value.Pairs != nil, key == "mode.policy", key == "mode.decode_policy" && c.policy == nil:
+		case key == "mode.kv_connector" && text(p.Value) != "":
+			c.flag(key, "kv-connector", text(p.Value))
+		case key == "mode.prefill_policy" && p.Value.Pairs != nil:
+			c.legPolicy(key, p.Value, &c.Disaggregation.PrefillPolicy)
+		case key == "mode.decode_policy" && p.Value.Pairs != nil:
+			c.legPolicy(key, p.Value, &c.Disaggregation.DecodePolicy)
+		case strings.HasSuffix(key, "pd_uncached_token_threshold"):
+			c.threshold(key, p.Value)
+		case key == "policy" && p.Value.Pairs != nil, key == "mode.policy":
 			c.usePolicy(key, p.Value)
 		case key == "policy":
 			c.flag(key, "policy", texts(p.Value)...)
@@ -91,12 +99,90 @@ func (c *converter) section(path string, n *config.Node) {
 			}
 		case path == "" && slices.Contains([]string{"metrics", "retry", "circuit_breaker", "health_check"}, key) && p.Value.Pairs != nil:
 			c.section(key, p.Value)
+		case key == "mode.encode_urls" && len(p.Value.Entries()) == 0:
 		default:
 			advice := gatewayAdvice[key]
 			if section, _, nested := strings.Cut(key, "."); advice == "" && nested {
 				advice = gatewayAdvice[section]
 			}
 			c.note(key, unlessSecret(p), advice)
+		}
+	}
+}
+
+// mode reads how the router uses its workers.
+func (c *converter) mode(key string, n *config.Node) {
+	switch text(n) {
+	case "regular":
+	case "prefill_decode", "vllm_prefill_decode":
+		c.notes = append(c.notes, key+": a request is divided if that is predicted to cost less than one worker; disaggregation: {mode: always} divides each one, as there")
+	default:
+		c.note(key, n, "name the workers with their roles (docs/prefill-decode.md)")
+	}
+}
+
+// prefill reads prefill workers: each is a URL, or a list of a URL and the port of its bootstrap server or null.
+func (c *converter) prefill(key string, n *config.Node) {
+	var values []string
+	for _, entry := range n.Entries() {
+		if entry.List == nil {
+			values = append(values, text(entry), "none")
+			continue
+		}
+		pair := texts(entry)
+		if len(pair) == 0 {
+			continue
+		}
+		values = append(values, pair[0], "none")
+		if len(pair) > 1 {
+			values[len(values)-1] = pair[1]
+		}
+	}
+	if len(values) > 0 {
+		c.flag(key, "prefill", values...)
+	}
+}
+
+// threshold reads the number of uncached tokens from which on a request is divided.
+func (c *converter) threshold(key string, n *config.Node) {
+	tokens, err := strconv.Atoi(text(n))
+	if err != nil || tokens < 0 || tokens > 1<<40 {
+		c.note(key, n, "disaggregation.pd_uncached_token_threshold has the same meaning")
+		return
+	}
+	c.Disaggregation.UncachedTokenThreshold = tokens
+}
+
+// legPolicy reads the policy for prefill or decode workers. Its parameters become a part of its name.
+func (c *converter) legPolicy(key string, n *config.Node, at *string) {
+	if threshold := n.Get("pd_uncached_token_threshold"); threshold != nil {
+		c.threshold(key+".pd_uncached_token_threshold", threshold)
+	}
+	name := text(n.Get("type"))
+	var renamed config.Config
+	if _, err := config.ApplyForeign(&renamed, []config.GivenFlag{{Name: "decode-policy", Values: []string{name}}}); err != nil || name == "" {
+		c.note(key, nil, "name a policy under disaggregation")
+		return
+	}
+	kind, ok := warmpath.PolicyKinds().Find(renamed.Disaggregation.DecodePolicy)
+	if !ok {
+		c.note(key+".type", n.Get("type"), "there is no such policy; the policy of the request decides. docs/policies.md lists the others")
+		c.policyNotes(key, n)
+		return
+	}
+	known, standard := policy.ParameterKeys(kind.Defaults()), kind.Defaults()
+	*at = kind.Name
+	sign := ":"
+	for _, p := range n.Pairs {
+		switch value := text(p.Value); {
+		case p.Key == "type", p.Key == "pd_uncached_token_threshold":
+		case !slices.Contains(known, p.Key):
+			c.note(key+"."+p.Key, unlessSecret(p), "the policy has no such parameter here (docs/policies/"+kind.Name+".md)")
+		case p.Value.Pairs != nil || p.Value.List != nil || strings.ContainsAny(value, ",=") || kind.Set(standard, p.Key, value) != nil:
+			c.note(key+"."+p.Key, unlessSecret(p), "describe the policy under policies, and name it under disaggregation (docs/policies.md)")
+		default:
+			*at += sign + p.Key + "=" + value
+			sign = ","
 		}
 	}
 }

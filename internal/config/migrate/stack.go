@@ -8,12 +8,54 @@ import (
 
 // stack reads the dynamic configuration of vLLM's production stack (src/vllm_router/dynamic_config.py).
 func (c *converter) stack(root *config.Node) {
+	labelled := c.labelled(root)
 	for _, p := range root.Pairs {
-		c.stackKey(p.Key, strings.ReplaceAll(p.Key, "_", "-"), p)
+		name := strings.ReplaceAll(p.Key, "_", "-")
+		if labelled && (name == "static-backends" || strings.HasSuffix(name, "-model-labels")) {
+			continue
+		}
+		c.stackKey(p.Key, name, p)
 	}
 	if root.Get("static_backends") == nil {
 		c.notes = append(c.notes, noAddresses)
 	}
+}
+
+// labelled reads the workers of a configuration whose labels say which of them prefill and which decode. It reports
+// whether there are such labels.
+func (c *converter) labelled(root *config.Node) bool {
+	split := func(key string) []string {
+		all := strings.Split(text(root.Get(key)), ",")
+		for i := range all {
+			all[i] = strings.TrimSpace(all[i])
+		}
+		return all
+	}
+	urls, labels := split("static_backends"), split("static_model_labels")
+	roles := map[string]string{}
+	for flag, key := range map[string]string{"prefill": "prefill_model_labels", "decode": "decode_model_labels"} {
+		for _, label := range split(key) {
+			roles[label] = flag
+		}
+	}
+	delete(roles, "")
+	if len(roles) == 0 || len(urls) != len(labels) {
+		return false
+	}
+	of := map[string][]string{}
+	for i, url := range urls {
+		role := roles[labels[i]]
+		if role == "" {
+			role = "worker-urls"
+		}
+		of[role] = append(of[role], url)
+	}
+	for _, flag := range []string{"worker-urls", "prefill", "decode"} {
+		if len(of[flag]) > 0 {
+			c.flag("static_backends", flag, of[flag]...)
+		}
+	}
+	return true
 }
 
 // stackKey reads a key of the production stack that has the meaning of the flag name.
@@ -28,7 +70,7 @@ func (c *converter) stackKey(key, name string, p config.Pair) {
 	case "routing-logic":
 		switch logic := text(p.Value); logic {
 		case "disaggregated_prefill", "disaggregated_prefill_orchestrated":
-			c.note(key, p.Value, "the router sends a whole request to one worker: name workers that do prefill and decode")
+			c.note(key, p.Value, "the policy marginal chooses the workers, and a request is divided if that is predicted to cost less (disaggregation.mode); give workers their roles (docs/prefill-decode.md)")
 		case "":
 		default:
 			c.flag(key, name, logic)
