@@ -123,7 +123,16 @@ func (c *Connector) read(r *request, answer []byte) (err error) {
 	}
 	r.promptIDs = c.promptIDs(answer, r.Chat)
 	r.carried, err = carry(answer, of.Carried, of.Has)
-	return err
+	if err != nil {
+		return err
+	}
+	for name, want := range of.Is {
+		if said, ok := textOf(lastMember(r.carried, name)); ok && said != want {
+			return fmt.Errorf("%s.%s in the engine's answer is %.40q, not %q: the worker has another connector than %s",
+				of.Carried, name, said, want, c.file.Name)
+		}
+	}
+	return nil
 }
 
 // AppendFetch appends a body to dst that makes the worker p.Decode read blocks from the worker p.Prefill before it
@@ -263,22 +272,15 @@ func (c *Connector) edit(edits []api.Edit, m *member, body []byte, r *request) [
 
 // list returns one value for each prompt of a body. Each prompt has a room of its own, which names the same rank.
 func (c *Connector) list(m *member, r *request) (list []byte, ok bool) {
-	pair := *r.Pair
-	each := request{Pair: &pair, carried: r.carried}
+	each := *r
 	list = append(list, '[')
-	for i := range r.Batch {
-		if i > 0 {
+	for each.prompt = range r.Batch {
+		if each.prompt > 0 {
 			list = append(list, ',')
 		}
-		pair.Room = roomOf(r.Pair, i)
 		if list, ok = m.value.append(list, &each, nil); !ok {
 			return nil, false
 		}
 	}
 	return append(list, ']'), true
-}
-
-// roomOf returns the room of the i-th prompt of a batch.
-func roomOf(p *Pair, i int) uint64 {
-	return (p.Room + uint64(i)*uint64(max(p.Prefill.Ranks, 1))) & (1<<63 - 1)
 }

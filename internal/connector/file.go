@@ -51,6 +51,7 @@ type leg struct {
 type answer struct {
 	Carried   string            `json:"carried"` // path of an object; "" if nothing is carried
 	Has       map[string]string `json:"has"`     // members that the carried object must have, with their kinds
+	Is        map[string]string `json:"is"`      // members that, if they are there, have these texts
 	Finish    []string          `json:"finish"`  // finish reasons after which there is something to decode; nil is all
 	PromptIDs map[string]string `json:"prompt_ids"`
 }

@@ -53,6 +53,7 @@ func rank(e *End) (value, bool) {
 // request is what a template is filled from.
 type request struct {
 	*Pair
+	prompt    int    // which prompt of the body a list has a value for
 	carried   []byte // the object that is carried from the answer of the other leg
 	promptIDs []byte
 	kept      []byte
@@ -64,7 +65,7 @@ func (r *request) value(name string) (value, bool) { return values[name](r) }
 var values = map[string]func(r *request) (value, bool){
 	"request_id":      func(r *request) (value, bool) { return text(r.RequestID) },
 	"vllm_request_id": func(r *request) (value, bool) { return text(vllmRequestID(r.Pair)) },
-	"room":            func(r *request) (value, bool) { return value{number: room(r.Pair), kind: numberValue}, true },
+	"room":            func(r *request) (value, bool) { return value{number: room(r.Pair, r.prompt), kind: numberValue}, true },
 	"number":          func(r *request) (value, bool) { return value{number: r.Room>>1 | 1<<62, kind: numberValue}, true },
 
 	"prefill.host":      func(r *request) (value, bool) { return text(host(&r.Prefill)) },
@@ -100,16 +101,15 @@ var needs = map[string]string{
 		"the worker",
 }
 
-// room returns the number of the room in which the engines of SGLang meet. The prefill engine of several ranks sends a
-// request without a rank to the rank that the room names, and the decode engine asks that rank, so the room must name
-// the rank of the prefill leg (managers/data_parallel_controller.py, follow_bootstrap_room).
-func room(p *Pair) uint64 {
-	n, ranks := p.Room&(1<<63-1), uint64(max(p.Prefill.Ranks, 1))
+// room returns the number of the room in which the engines of SGLang meet for the i-th prompt of a body. A prefill
+// engine of several ranks sends a request without a rank to the rank that the room names, and the decode engine asks
+// that rank, so the room must name the rank of the prefill leg (managers/data_parallel_controller.py,
+// follow_bootstrap_room).
+func room(p *Pair, i int) uint64 {
+	ranks := uint64(max(p.Prefill.Ranks, 1))
 	index := uint64(max(p.Prefill.Rank-p.Prefill.FirstRank, 0)) % ranks
-	if n = n - n%ranks + index; n >= 1<<63 {
-		n -= ranks
-	}
-	return n
+	n := p.Room & (1<<62 - 1) // an engine takes 63 bits; the last one is for the rooms of further prompts
+	return n - n%ranks + index + uint64(i)*ranks
 }
 
 // host returns the host at which other engines find the worker.
