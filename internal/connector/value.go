@@ -143,7 +143,7 @@ func address(e *End) string {
 
 // vllmRequestID returns the id under which vLLM's engine knows the request, without the random end that it adds
 // (entrypoints/openai/chat_completion/serving.py, completion/serving.py; get_base_request_id in
-// distributed/kv_transfer/kv_connector/utils.py).
+// distributed/kv_transfer/kv_connector/v1/nixl/utils.py).
 func vllmRequestID(p *Pair) string {
 	switch {
 	case p.RequestID == "":
@@ -163,11 +163,8 @@ func engineID(e *End) string {
 
 // saidHost returns the host of a worker in place of the one that its engine said, if only the machine of the engine
 // reaches that one. vLLM says "localhost" unless VLLM_NIXL_SIDE_CHANNEL_HOST is set (vllm/envs.py). Otherwise there is
-// no value, and what the engine said stays.
+// no value, and what the engine said stays: it may have a network of its own for KV blocks.
 func saidHost(e *End, object []byte) (value, bool) {
-	if e.Transfer.Host != "" {
-		return text(e.Transfer.Host)
-	}
 	said, isText := textOf(lastMember(object, "remote_host"))
 	known := host(e)
 	if !isText || known == "" || !onlyLocal(said) || onlyLocal(known) {
