@@ -17,8 +17,8 @@ const (
 	maxDepth = 64
 )
 
-// kinds are the kinds of members that a carried object can be asked for.
-var kinds = []string{"true", "text", "number", "numbers", "lists", "any"}
+// kinds are the kinds of members that a file can ask for.
+var kinds = []string{"true", "text", "number", "many", "numbers", "lists", "any"}
 
 // find returns the value at a path such as choices.0.prompt_token_ids in an answer that was read. If an object has a
 // key twice, the last value counts, as in Python.
@@ -124,6 +124,9 @@ func is(value []byte, kind string) bool {
 	case "number":
 		n, err := strconv.ParseUint(string(value), 10, 64)
 		return err == nil && n > 0
+	case "many":
+		n, err := strconv.ParseFloat(string(value), 64)
+		return err == nil && n > 1
 	case "numbers":
 		return numbers(value)
 	case "lists": // at least one list that is not empty, and nothing else
@@ -136,7 +139,7 @@ func is(value []byte, kind string) bool {
 		}
 		return some
 	}
-	return true
+	return string(value) != "null"
 }
 
 // numbers reports whether a value is a list of at least one integer from 0 on.

@@ -89,8 +89,15 @@ func (c *Connector) Ready(p *Pair) error {
 }
 
 // AppendPrefill appends the body of the prefill leg to dst. body is the client's: one JSON object, as api.Read accepts
-// it. If err is not nil, nothing useful was appended.
+// it. If err is not nil, nothing useful was appended: the request must be served by one worker.
 func (c *Connector) AppendPrefill(dst, body []byte, p *Pair) ([]byte, error) {
+	for key, value := range jsonscan.Members(body) {
+		for name, kind := range c.file.Undivided {
+			if sameKey(key, name) && is(value, kind) {
+				return dst, fmt.Errorf("connector %s: a request with %s is not divided", c.file.Name, name)
+			}
+		}
+	}
 	return c.append(dst, body, &c.file.Prefill, &request{Pair: p})
 }
 

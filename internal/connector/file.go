@@ -23,6 +23,9 @@ type file struct {
 	Order  string   `json:"order"`  // orderFirst or orderTogether
 	Needs  []string `json:"needs"`  // values without which no request is divided
 
+	// Undivided are members of a client's body with which a request is not divided, with their kinds.
+	Undivided map[string]string `json:"undivided"`
+
 	Prefill leg             `json:"prefill"`
 	Decode  leg             `json:"decode"`
 	Fetch   *leg            `json:"fetch"`
@@ -126,10 +129,10 @@ func (f *file) check() error {
 	if f.Order == orderTogether && (f.Answer.Carried != "" || len(f.Answer.PromptIDs) > 0) {
 		return fmt.Errorf("nothing is carried from an answer if both legs are sent together")
 	}
-	for _, has := range []map[string]string{f.Answer.Has, f.keptHas()} {
+	for _, has := range []map[string]string{f.Answer.Has, f.keptHas(), f.Undivided} {
 		for name, kind := range has {
 			if !slices.Contains(kinds, kind) {
-				return fmt.Errorf("has: %s is %q, not one of %s", name, kind, strings.Join(kinds, ", "))
+				return fmt.Errorf("%s is %q, not one of %s", name, kind, strings.Join(kinds, ", "))
 			}
 		}
 	}
