@@ -18,7 +18,7 @@ const (
 )
 
 // kinds are the kinds of members that a file can ask for.
-var kinds = []string{"true", "text", "number", "many", "numbers", "lists", "any"}
+var kinds = []string{"true", "text", "number", "many", "lists", "any"}
 
 // find returns the value at a path such as choices.0.prompt_token_ids in an answer that was read. If an object has a
 // key twice, the last value counts, as in Python.
@@ -127,8 +127,6 @@ func is(value []byte, kind string) bool {
 	case "many":
 		n, err := strconv.ParseFloat(string(value), 64)
 		return err == nil && n > 1
-	case "numbers":
-		return numbers(value)
 	case "lists": // at least one list that is not empty, and nothing else
 		some := false
 		for _, list := range jsonscan.Items(value) {
