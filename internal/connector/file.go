@@ -21,6 +21,7 @@ type file struct {
 	Source string   `json:"source"`
 	Engine string   `json:"engine"` // the engine whose usual connector this is, "" for none
 	Order  string   `json:"order"`  // orderFirst or orderTogether
+	Ask    string   `json:"ask"`    // path at prefill.address that answers with the engine ids, "" for none
 	Needs  []string `json:"needs"`  // values without which no request is divided
 
 	// Undivided are members of a client's body with which a request is not divided, with their kinds.

@@ -81,6 +81,7 @@ func FuzzAnswers(f *testing.F) {
 			return
 		}
 		Foreign(body)
+		Asked(answer, 0)
 		for _, name := range Names() {
 			c, _ := Find(name)
 			p := Pair{RequestID: id, Room: 1<<63 - 1, Chat: chat, Prefill: knownEnd(), Decode: knownEnd()}
