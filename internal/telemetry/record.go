@@ -16,11 +16,12 @@ type Record struct {
 	// Dialect is the name of the request's api.Dialect, such as openai_chat. Model is the model that took the request.
 	Dialect string `json:"dialect"`
 	Model   string `json:"model"`
-	// AskedModel is the model that the request names, if Model took the request in its place: as an alias or a fall-back.
+	// AskedModel is the model that the request names, if Model took the request in its place: as an alias or a
+	// fall-back.
 	AskedModel string `json:"asked_model,omitempty"`
 	Stream     bool   `json:"stream"`
-	// SessionSource is the header or the body field that named the session of the request. The name of the session itself
-	// is not kept. Tenant is the tenant of the request, if it is known.
+	// SessionSource is the header or the body field that named the session of the request. The name of the session
+	// itself is not kept. Tenant is the tenant of the request, if it is known.
 	SessionSource string `json:"session_source,omitempty"`
 	Tenant        string `json:"tenant,omitempty"`
 	// Policy is the policy that decided. Branch is the rule of the policy that decided. Reason explains the decision in
@@ -45,10 +46,10 @@ type Record struct {
 	// ChangingLine says that the prompt has the line that Claude Code changes with every request: dropped (the worker's
 	// engine leaves the line out) or rendered (no cached prompt begins alike behind the line).
 	ChangingLine string `json:"changing_line,omitempty"`
-	// MatchTokens is the number of prompt tokens in confirmed blocks. AtRiskTokens is the number of these tokens that are
-	// expected to be evicted before the request is scheduled. PredictedTokens is the number of tokens that are expected to
-	// be cached when the request is scheduled: it includes tokens in speculative blocks, and does not include
-	// AtRiskTokens.
+	// MatchTokens is the number of prompt tokens in confirmed blocks. AtRiskTokens is the number of these tokens that
+	// are expected to be evicted before the request is scheduled. PredictedTokens is the number of tokens that are
+	// expected to be cached when the request is scheduled: it includes tokens in speculative blocks, and does not
+	// include AtRiskTokens.
 	MatchTokens     int `json:"match_tokens"`
 	PredictedTokens int `json:"predicted_tokens"`
 	AtRiskTokens    int `json:"at_risk_tokens,omitempty"`
@@ -61,25 +62,25 @@ type Record struct {
 	UsageUnasked bool `json:"-"`
 	// OutputTokens is the number of generated tokens that the engine reported.
 	OutputTokens *int `json:"output_tokens,omitempty"`
-	// KeptLevels and BrokenLevels are the service levels of the request that the answer kept and broke, such as 5s/100ms.
-	// Both are absent if the answer does not count: see warmpath_service_level_answers_total.
+	// KeptLevels and BrokenLevels are the service levels of the request that the answer kept and broke, such as
+	// 5s/100ms. Both are absent if the answer does not count: see warmpath_service_level_answers_total.
 	KeptLevels   []string `json:"kept_levels,omitempty"`
 	BrokenLevels []string `json:"broken_levels,omitempty"`
 	// PrefillWorker is the URL of the worker that computed the prompt, and PrefillRank its rank, if the request was
-	// divided: Worker then generated the answer. Division has the predicted milliseconds of both ways. Bypass is the reason
-	// why the request was not divided (policy.Bypass). All four are absent if no workers exchange KV blocks.
+	// divided: Worker then generated the answer. Division has the predicted milliseconds of both ways. Bypass is the
+	// reason why the request was not divided (policy.Bypass). All four are absent if no workers exchange KV blocks.
 	PrefillWorker string    `json:"prefill_worker,omitempty"`
 	PrefillRank   int       `json:"prefill_rank,omitempty"`
 	Bypass        string    `json:"bypass,omitempty"`
 	Division      *Division `json:"division,omitempty"`
-	// PrefillMS is the time from sending the prefill leg to its answer. TransferTokens is the number of prompt tokens whose
-	// KV blocks the decode worker received. TransferMS is the measured time of this transfer, from the end of the prefill
-	// leg to the first token, without one step of the decode engine; it is absent if it was not measured.
+	// PrefillMS is the time from sending the prefill leg to its answer. TransferTokens is the number of prompt tokens
+	// whose KV blocks the decode worker received. TransferMS is the measured time of this transfer, from the end of the
+	// prefill leg to the first token, without one step of the decode engine; it is absent if it was not measured.
 	PrefillMS      float64 `json:"prefill_ms,omitempty"`
 	TransferTokens int     `json:"transfer_tokens,omitempty"`
 	TransferMS     float64 `json:"transfer_ms,omitempty"`
-	// FetchedTokens is the number of prompt tokens whose KV blocks the worker was told to read from the worker FetchedFrom
-	// before it computed the rest.
+	// FetchedTokens is the number of prompt tokens whose KV blocks the worker was told to read from the worker
+	// FetchedFrom before it computed the rest.
 	FetchedTokens int    `json:"fetched_tokens,omitempty"`
 	FetchedFrom   string `json:"fetched_from,omitempty"`
 	// Shadow is the decision of the shadow policy. It is absent if the shadow policy did not decide about the request.
@@ -88,8 +89,8 @@ type Record struct {
 	// answer, each with its error.
 	Attempts int      `json:"attempts"`
 	Failed   []string `json:"failed,omitempty"`
-	// Recovered has the workers that the stream lost before it continued at another worker, each with how it was lost and
-	// the number of tokens that the client had.
+	// Recovered has the workers that the stream lost before it continued at another worker, each with how it was lost
+	// and the number of tokens that the client had.
 	Recovered []string `json:"recovered,omitempty"`
 	// Unrecovered says why a stream that lost its worker did not continue, in the words of the metric
 	// warmpath_stream_recoveries_total.
@@ -101,10 +102,10 @@ type Record struct {
 	// proxy.Class explain these words.
 	Finish string `json:"finish,omitempty"`
 	Error  string `json:"error,omitempty"`
-	// The fields below are times in milliseconds. TokensMS is the wait for token ids. RouteMS is the time of all decisions
-	// about the request. QueueMS is the wait in the queue while all workers were saturated. HeldMS is the time for which
-	// the request was held because no worker could take it. FirstTokenMS and TotalMS are the times from Time to the first
-	// token and to the end.
+	// The fields below are times in milliseconds. TokensMS is the wait for token ids. RouteMS is the time of all
+	// decisions about the request. QueueMS is the wait in the queue while all workers were saturated. HeldMS is the
+	// time for which the request was held because no worker could take it. FirstTokenMS and TotalMS are the times from
+	// Time to the first token and to the end.
 	TokensMS     float64 `json:"tokens_ms"`
 	RouteMS      float64 `json:"route_ms"`
 	QueueMS      float64 `json:"queue_ms,omitempty"`
@@ -118,8 +119,8 @@ type Record struct {
 func (r *Record) Claimed() int { return max(min(r.MatchTokens, r.PredictedTokens), 0) }
 
 // Division has the predicted milliseconds of serving a request at one worker and at two workers. They are costs: what
-// the request takes, and by how much it delays other requests. A request is divided if PrefillMS + DecodeMS is less than
-// WholeMS, unless the mode says otherwise.
+// the request takes, and by how much it delays other requests. A request is divided if PrefillMS + DecodeMS is less
+// than WholeMS, unless the mode says otherwise.
 type Division struct {
 	WholeMS   float64 `json:"whole_ms"`
 	PrefillMS float64 `json:"prefill_ms"`
@@ -137,8 +138,8 @@ type Shadow struct {
 	Rank            int    `json:"rank"`
 	MatchTokens     int    `json:"match_tokens"`
 	PredictedTokens int    `json:"predicted_tokens"`
-	// Difference is the PredictedTokens of the shadow policy, minus the PredictedTokens of the real decision. A positive
-	// number means that the worker chosen by the shadow policy is expected to have more tokens in its cache.
+	// Difference is the PredictedTokens of the shadow policy, minus the PredictedTokens of the real decision. A
+	// positive number means that the worker chosen by the shadow policy is expected to have more tokens in its cache.
 	Difference int     `json:"difference"`
 	Error      string  `json:"error,omitempty"`
 	MS         float64 `json:"ms"` // time of the shadow policy's decision, in milliseconds
