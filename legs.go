@@ -62,10 +62,10 @@ func (l *leg) prefilled() float64 {
 // divide decides between one worker and two. The decision is about the worker that answers the client; d.leg is the
 // decision about the prefill leg, if the request is divided.
 func (p *Prepared) divide(snap *fleet.Snapshot, pool *fleet.Pool, decides *policy.Policy, take bool) (*Decision, error) {
-	if len(pool.Alone.Holders) == 0 {
-		return nil, fmt.Errorf("route to model %.128q: all its workers have the role prefill, and none generates answers: %w", p.request.Model, ErrNoWorker)
-	}
 	table := p.router.table.Load()
+	if len(pool.Alone.Holders) == 0 {
+		return p.divideAll(snap, pool, table, decides, take)
+	}
 	whole, err := p.decideLeg(leg{pool: pool.Alone, policy: decides, among: true}, snap, pool, take)
 	if err != nil {
 		return whole, err
@@ -88,10 +88,35 @@ func (p *Prepared) divide(snap *fleet.Snapshot, pool *fleet.Pool, decides *polic
 		return whole, nil
 	}
 	whole.drop()
+	return decode.after(prefill, pool), nil
+}
+
+// divideAll decides about a request in a fleet whose workers serve only legs.
+func (p *Prepared) divideAll(snap *fleet.Snapshot, pool *fleet.Pool, table *policyTable, decides *policy.Policy, take bool) (*Decision, error) {
+	model := p.request.Model
+	switch {
+	case len(pool.Decode.Holders) == 0:
+		return nil, fmt.Errorf("route to model %.128q: all its workers have the role prefill, and none generates answers: %w", model, ErrNoWorker)
+	case table.legs.Mode == policy.ModeNever:
+		return nil, fmt.Errorf("route to model %.128q: its workers serve only the legs of divided requests, and the mode is never: %w", model, ErrNoWorker)
+	}
+	prefill, decode, why := p.decideLegs(snap, pool, table, decides, take)
+	if why != "" {
+		prefill.drop()
+		decode.drop()
+		return nil, fmt.Errorf("route to model %.128q: its workers serve only the legs of divided requests, and %s: %w", model, why.Reason(), ErrNoWorker)
+	}
+	c := &decode.Candidates[decode.Chosen]
+	decode.Division = policy.Division{Considered: true, Transfer: c.Transfer, Tokens: c.Fetched}
+	return decode.after(prefill, pool), nil
+}
+
+// after makes d the decision about a divided request: prefill is the decision about its prefill leg.
+func (d *Decision) after(prefill *Decision, pool *fleet.Pool) *Decision {
 	prefill.takeTurn(pool.Prefill)
-	decode.takeTurn(pool.Decode)
-	decode.leg, decode.Record.Prefill = prefill, &prefill.Record
-	return decode, nil
+	d.takeTurn(pool.Decode)
+	d.leg, d.Record.Prefill = prefill, &prefill.Record
+	return d
 }
 
 // takeTurn counts the decision as a turn of its pool.
@@ -236,6 +261,9 @@ func (d *Decision) noteHandover(snap *fleet.Snapshot, first *Decision) {
 func (d *Decision) noteFetch(snap *fleet.Snapshot, c, source *policy.Candidate, req *Request) {
 	mine := &c.Worker.Facts.Transfer
 	for _, r := range req.Readable {
+		if d.Leg != fleet.LegPrefill {
+			break
+		}
 		if from := snap.ByID(r.Worker); from != nil && from.Ready && mine.Pairs(&from.Facts.Transfer) {
 			link := snap.Link(from, c.Worker)
 			c.Fetch(&d.query, from, r.Tokens, &link)

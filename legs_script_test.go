@@ -21,8 +21,9 @@ var update = flag.Bool("update", false, "rewrite what testdata/legs.txt expects"
 
 // TestLegsScript runs testdata/legs.txt. The script is made of lines:
 //
-//	worker NAME [role=R] [connector=C] [bytes=N] [blocks=N] [node=N] [zone=N] [nvlink=N] [fetches]
-//	    a worker; connector: nixl by default, none for none; bytes: of a token's KV; fetches: it reads blocks of others
+//	worker NAME [role=R] [connector=C] [bytes=N] [blocks=N] [node=N] [zone=N] [nvlink=N] [fetches] [legsonly]
+//	    a worker; connector: nixl by default, none for none; bytes: of a token's KV; fetches: it reads blocks of others;
+//	    legsonly: it serves no whole request
 //	settings [mode=M] [threshold=N] [prefill=POLICY] [decode=POLICY]
 //	index NAME tokens=N                 the first tokens of the prompt are cached there
 //	load NAME requests=N                requests whose answers are under way there
@@ -104,7 +105,7 @@ func (s *legsScript) run(verb string, words []string) string {
 		if s.sealed || s.names == nil {
 			*s = legsScript{t: s.t, line: s.line, names: map[string]fleet.WorkerID{}, now: second}
 		}
-		s.worker(words[0], s.options(words[1:], "role", "connector", "bytes", "blocks", "node", "zone", "nvlink", "fetches"))
+		s.worker(words[0], s.options(words[1:], "role", "connector", "bytes", "blocks", "node", "zone", "nvlink", "fetches", "legsonly"))
 		return ""
 	case "settings":
 		s.seal()
@@ -168,6 +169,7 @@ func (s *legsScript) worker(name string, o map[string]string) {
 		f.BlocksPerRank = n
 	}
 	_, f.Transfer.Fetches = o["fetches"]
+	_, f.Transfer.LegsOnly = o["legsonly"]
 	f.Labels = map[string]string{}
 	for _, label := range []string{fleet.LabelNode, fleet.LabelZone, fleet.LabelNVLink} {
 		if o[label] != "" {

@@ -10,7 +10,7 @@ type Role uint8
 const (
 	RoleBoth    Role = iota // serves whole requests; with a connector it also serves either leg
 	RolePrefill             // serves only prefill legs
-	RoleDecode              // serves decode legs and whole requests
+	RoleDecode              // serves decode legs, and whole requests unless Transfer.LegsOnly is set
 )
 
 var roleNames = [...]string{RoleBoth: "both", RolePrefill: "prefill", RoleDecode: "decode"}
@@ -62,11 +62,15 @@ type Transfer struct {
 	// Mooncake. "" and 0 mean that the connector needs none, or that it is not known yet.
 	Host string
 	Port int
-	// EngineIDs are the engine ids of the ranks, from the first rank on, as NIXL and Mooncake know them. nil is unknown.
+	// EngineIDs are the engine ids of the ranks, from the first rank on, as NIXL and Mooncake know them. nil is
+	// unknown.
 	EngineIDs []string
 	// TensorParallel and PipelineParallel are the sizes of the engine's groups; 0 is unknown.
 	TensorParallel, PipelineParallel int
-	// Fetches says that the worker can read a part of a prompt's blocks from another worker before it computes the rest.
+	// LegsOnly says that the engine refuses whole requests: it serves only the leg of its role, as SGLang does.
+	LegsOnly bool
+	// Fetches says that the worker can read a part of a prompt's blocks from another worker before it computes the
+	// rest.
 	Fetches bool
 	// TokenBytes is the size of the KV of one token in all layers, in bytes; 0 is unknown.
 	TokenBytes int
@@ -82,4 +86,4 @@ func (f *Facts) Prefills() bool { return f.Transfer.Connector != "" && f.Role !=
 func (f *Facts) Decodes() bool { return f.Transfer.Connector != "" && f.Role != RolePrefill }
 
 // Answers reports whether the worker serves whole requests.
-func (f *Facts) Answers() bool { return f.Role != RolePrefill }
+func (f *Facts) Answers() bool { return f.Role != RolePrefill && !f.Transfer.LegsOnly }
