@@ -34,7 +34,8 @@ type Config struct {
 	StreamSilence time.Duration `yaml:"stream_silence"`
 	// TransferTimeout is how long a stream of a divided request may stay without its first token after the prefill leg
 	// has ended. Then the transfer of its KV blocks counts as failed, and the request is sent again. The default of 30
-	// s is the time for which vLLM keeps the blocks of a prefill leg (kv_lease_duration). 0: no limit.
+	// s is the time for which vLLM keeps the blocks of a prefill leg (kv_lease_duration). An answer in one piece is
+	// also given the time that max_tokens may take; without max_tokens it has no limit. 0: no limit.
 	TransferTimeout time.Duration `yaml:"transfer_timeout"`
 	// RequestTimeout is the longest time for a request, from its head to the last byte of the answer; then the request
 	// is ended. The default is 30 min, as in other gateways, because reasoning answers can be long. 0: no limit.

@@ -66,6 +66,7 @@ type exchange struct {
 	logged     bool              // the request gets a line in the decision log
 	reports    bool              // the worker reports cached tokens
 	at         *fleet.Worker     // the worker that has the attempt under way, for the search for frozen workers
+	prefiller  fleet.WorkerID    // the prefill worker of the last attempt, if it was divided
 	begun      atomic.Bool       // the first token of the attempt under way has come
 	output     int               // number of tokens of the streamed answer so far
 	lastToken  time.Time         // time of the last of these tokens; zero if none came, or if the answer came in one piece
@@ -361,8 +362,10 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) (result proxy.
 		x.g.Scoped(d.Worker.URL, d.Rank, q.Salt, q.Extra)
 	}
 	if d.Prefill != nil {
+		x.prefiller = d.Prefill.Worker.ID
 		result, about = x.serveLegs(ctx, d)
 	} else {
+		x.attempt.Body = x.fetching(x.attempt.Body, &d.Record)
 		span := x.callWorker(d.Worker.URL, d.Worker.Facts.Engine.String())
 		result, about = x.send(ctx, d), blame{d.Holder, d.Worker}
 		x.endCall(span, &result)

@@ -139,7 +139,34 @@ func (l *legs) prefill(ctx context.Context) proxy.Result {
 
 // prefillBody returns the body of the prefill leg.
 func (l *legs) prefillBody() ([]byte, error) {
-	return l.connector.AppendPrefill(nil, l.x.outgoing(l.d.Prefill.Worker), &l.pair)
+	body, err := l.connector.AppendPrefill(nil, l.x.outgoing(l.d.Prefill.Worker), &l.pair)
+	if err != nil {
+		return nil, err
+	}
+	return l.x.fetching(body, l.d.Prefill), nil
+}
+
+// fetching returns body with the fields by which the worker of r reads KV blocks of another worker, if the decision
+// says so. If the connector cannot write them, the worker computes the whole prompt.
+func (x *exchange) fetching(body []byte, r *warmpath.Record) []byte {
+	if r.Fetched == 0 || r.Source == nil {
+		return body
+	}
+	c, known := connector.Find(r.Source.Facts.Transfer.Connector)
+	if !known {
+		return body
+	}
+	f := &r.Source.Facts
+	source := connector.End{URL: r.Source.URL, Rank: f.FirstRank, Ranks: len(r.Source.Holders), FirstRank: f.FirstRank, Transfer: f.Transfer}
+	edited, err := c.AppendFetch(nil, body, &connector.Pair{
+		RequestID: x.rec.RequestID, Room: rand.Uint64() >> 1, Prefill: source, Decode: endOf(r), Batch: 1, Chat: x.dialect == api.OpenAIChat,
+	}, nil)
+	if err != nil {
+		return body
+	}
+	x.rec.FetchedTokens, x.rec.FetchedFrom = r.Fetched, r.Source.URL
+	x.g.Telemetry.Fetched(r.Fetched)
+	return edited
 }
 
 // prefillFields returns the header fields that the prefill leg has in place of the client's.
@@ -195,7 +222,7 @@ func (l *legs) decode(ctx context.Context) proxy.Result {
 	}
 	span := x.callWorker(x.attempt.Worker, l.d.Worker.Facts.Engine.String())
 	var late atomic.Bool
-	if t := x.g.cfg.TransferTimeout; t > 0 && l.pair.Stream {
+	if t := l.patience(); t > 0 {
 		timer := time.AfterFunc(t, func() {
 			if !x.begun.Load() && x.attempt.BreakOff() {
 				late.Store(true)
@@ -207,11 +234,35 @@ func (l *legs) decode(ctx context.Context) proxy.Result {
 	result := x.send(ctx, l.d)
 	if late.Load() && result.Class == proxy.Abandoned {
 		result.Class, result.Retryable = proxy.HeaderTimeout, !result.FirstByte
-		result.Err = api.WorkerTimeout(fmt.Errorf("no token came from %s within %v after the prefill at %s", l.d.Worker.URL, x.g.cfg.TransferTimeout, l.pair.Prefill.URL))
+		result.Err = api.WorkerTimeout(fmt.Errorf("no token came from %s within %v after the prefill at %s", l.d.Worker.URL, l.patience(), l.pair.Prefill.URL))
 	}
 	x.endCall(span, &result)
 	l.decoded(ctx, &result, began)
 	return result
+}
+
+// answerSlack is how much longer than predicted an answer in one piece may take.
+const answerSlack = 4
+
+// patience returns how long the decode leg may take until its first token; 0 is no limit. The first token of an answer
+// in one piece is not seen: such an answer gets the time of the longest answer that the request allows, if it names
+// one.
+func (l *legs) patience() time.Duration {
+	t := l.x.g.cfg.TransferTimeout
+	if t <= 0 || l.pair.Stream {
+		return t
+	}
+	most := l.x.prepared.route.MaxTokens
+	if most <= 0 {
+		return 0
+	}
+	c := &l.d.Candidates[l.d.Chosen]
+	timing := c.Load.Timing
+	if timing.Base <= 0 {
+		timing = fleet.DefaultTiming
+	}
+	step := timing.Step(c.Load.Requests+1, c.Load.ContextTokens+c.Load.OutputTokens+int64(l.d.PromptTokens))
+	return t + time.Duration(answerSlack*step*float64(most)*float64(time.Millisecond))
 }
 
 // decoded records the end of the decode leg, and aborts what it left behind.
@@ -290,6 +341,8 @@ func (l *legs) together(ctx context.Context, prefill, decode blame) (proxy.Resul
 	l.attempt.Set, l.attempt.Unchecked, l.attempt.OnSent = l.prefillFields(), true, once
 	prefillCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	decodeCtx, giveUp := context.WithCancel(ctx)
+	defer giveUp()
 	began := time.Now()
 	ended := make(chan struct{})
 	go func() { // ends with the attempt, which prefillCtx ends; leave waits for it
@@ -298,7 +351,7 @@ func (l *legs) together(ctx context.Context, prefill, decode blame) (proxy.Resul
 		once()
 		if l.first.Class != proxy.Success && prefillCtx.Err() == nil {
 			l.broke.Store(true)
-			x.attempt.BreakOff() // the decode worker would wait for blocks that never come
+			giveUp() // the decode worker would wait for blocks that never come
 		}
 	}()
 	// An engine that waits for a prefill which never arrives may keep its blocks for minutes, so the decode leg is sent
@@ -309,7 +362,7 @@ func (l *legs) together(ctx context.Context, prefill, decode blame) (proxy.Resul
 	}
 	var result proxy.Result
 	if !l.broke.Load() {
-		result = l.decode(ctx)
+		result = l.decode(decodeCtx)
 	}
 	if result.Class != proxy.Success || !result.FirstByte {
 		cancel()
@@ -409,20 +462,26 @@ func (x *exchange) afterLegs(b blame, result *proxy.Result) (keep bool) {
 	case result.Class == proxy.BadAttempt:
 		q.Undivided = policy.BypassOneWorker
 		return true
-	case !b.worker.Facts.Answers() || errors.Is(result.Err, syscall.ECONNREFUSED) || x.begun.Load():
+	case b.worker.ID == x.prefiller || errors.Is(result.Err, syscall.ECONNREFUSED) || x.begun.Load():
 		return false
 	}
-	// The blocks did not come, or the worker takes none. Without another worker that decodes, this one computes the
-	// prompt itself.
+	// The blocks did not come, or the worker takes none. It is not known which of the two workers is at fault, so the next
+	// attempt avoids both, if others can take their places. If none can decode, this one computes the prompt itself.
 	pool, ok := x.g.Fleet.Snapshot().Pool(q.Model)
 	if !ok || pool.Decode == nil {
 		return false
 	}
-	others := slices.ContainsFunc(pool.Decode.Workers, func(w *fleet.Worker) bool {
-		return w.Ready && w.ID != b.worker.ID && !slices.Contains(q.Exclude, w.ID)
-	})
-	if !others {
-		q.Undivided = policy.BypassOneWorker
+	others := func(p *fleet.Pool, than fleet.WorkerID) bool {
+		return slices.ContainsFunc(p.Workers, func(w *fleet.Worker) bool {
+			return w.Ready && w.ID != than && !slices.Contains(q.Exclude, w.ID)
+		})
 	}
-	return !others
+	if others(pool.Prefill, x.prefiller) {
+		q.Exclude = append(q.Exclude, x.prefiller)
+	}
+	if others(pool.Decode, b.worker.ID) {
+		return false
+	}
+	q.Undivided = policy.BypassOneWorker
+	return true
 }

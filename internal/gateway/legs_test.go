@@ -6,13 +6,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/gateway"
 	"github.com/warmpath/warmpath/internal/mockengine"
 	"github.com/warmpath/warmpath/policy"
 	"github.com/warmpath/warmpath/test/testenv"
@@ -349,5 +352,130 @@ func TestPromptLogprobsComeFromThePrefillLeg(t *testing.T) {
 	want := `{"choices":[{"index":0,"text":"ab","finish_reason":"stop","prompt_logprobs":[null,{"7":{"logprob":-1}}]}],"kv_transfer_params":null,"usage":{"prompt_tokens":2,"completion_tokens":2}}`
 	if string(got) != want {
 		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// rooms runs a gateway in front of mock engines that imitate SGLang: both legs are sent at once. There are
+// so many workers for each leg.
+func rooms(t *testing.T, each int, change func(*settings)) *divided {
+	t.Helper()
+	d := &divided{}
+	d.fixture = serve(t, func(s *settings) {
+		s.policy = "least_load"
+		if change != nil {
+			change(s)
+		}
+	})
+	if err := d.Router.ChangePolicies(warmpath.PolicyChange{Standard: "least_load", Legs: warmpath.Legs{Mode: policy.ModeAlways}}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 * each {
+		role := []fleet.Role{fleet.RolePrefill, fleet.RoleDecode}[i%2]
+		s := mock(t, func(c *mockengine.Config) {
+			c.Kind, c.Version, c.Transfer.RetryEvery = mockengine.SGLang, "", 5*time.Millisecond
+			c.Transfer.Connector, c.Transfer.Role = mockengine.Rooms, mockengine.Role(role.String())
+		})
+		facts := fleet.Facts{
+			Engine: fleet.EngineSGLang, Version: "0.5.23", Models: []fleet.Model{{ID: "m", MaxModelLen: 4096}}, BlockSize: 16, Role: role,
+			Transfer: fleet.Transfer{Connector: "sglang", LegsOnly: true},
+		}
+		if role == fleet.RolePrefill {
+			host, port, err := net.SplitHostPort(s.SideChannel())
+			if err != nil {
+				t.Fatal(err)
+			}
+			facts.Transfer.Host = host
+			if facts.Transfer.Port, err = strconv.Atoi(port); err != nil {
+				t.Fatal(err)
+			}
+			d.prefill = append(d.prefill, s)
+		} else {
+			d.decode = append(d.decode, s)
+		}
+		d.fleet.Put(s.URL(), facts)
+	}
+	return d
+}
+
+func TestBothLegsMeetInARoom(t *testing.T) {
+	alone := mock(t, func(c *mockengine.Config) { c.Kind, c.Version = mockengine.SGLang, "" })
+	d := rooms(t, 1, nil)
+	for name, body := range legBodies() {
+		path, _, _ := strings.Cut(name, " ")
+		resp, err := http.Post(alone.URL()+path, "application/json", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		status, got, _ := d.ask(t, path, body)
+		if status != http.StatusOK || textIn(t, got) != textIn(t, string(want)) || textIn(t, got) == "" {
+			t.Errorf("%s: status %d, %q; alone %q; %+v", name, status, got, want, d.Telemetry.Last(1))
+		}
+	}
+	if p, n := d.prefill[0].Stats().Ranks[0], d.decode[0].Stats().Ranks[0]; p.Steps == 0 || n.Steps == 0 {
+		t.Errorf("steps of the engines: %+v, %+v", p, n)
+	}
+	d.released(t)
+}
+
+func TestOneLegThatFailsEndsTheOther(t *testing.T) {
+	const path = "/v1/chat/completions"
+	for _, c := range []struct {
+		name  string
+		fault func(prefill, decode *mockengine.Server)
+	}{
+		{"the prefill worker answers 500", func(p, _ *mockengine.Server) { set(p, func(f *mockengine.Faults) { f.Errors = 1 }) }},
+		{"the prefill worker is dead", func(p, _ *mockengine.Server) { _ = p.Die() }},
+		{"the decode worker answers 500", func(_, d *mockengine.Server) { set(d, func(f *mockengine.Faults) { f.Errors = 1 }) }},
+		{"the decode worker is dead", func(_, d *mockengine.Server) { _ = d.Die() }},
+		{"the transfer never ends", func(p, _ *mockengine.Server) { set(p, func(f *mockengine.Faults) { f.HoldTransfers = true }) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			patient := func(s *settings) { s.gateway.TransferTimeout = 400 * time.Millisecond }
+			d := rooms(t, 2, patient)
+			c.fault(d.prefill[0], d.decode[0])
+			for range 4 {
+				if status, got, _ := d.ask(t, path, legBodies()[path+" true"]); status != http.StatusOK || textIn(t, got) == "" {
+					t.Fatalf("status %d: %q; %+v", status, got, d.Telemetry.Last(1))
+				}
+			}
+			only := rooms(t, 1, patient) // nobody else can serve the request: the client must not wait
+			c.fault(only.prefill[0], only.decode[0])
+			if status, got, _ := only.ask(t, path, legBodies()[path+" false"]); c.name != "the transfer never ends" && status < 500 {
+				t.Errorf("status %d: %q", status, got)
+			}
+		})
+	}
+}
+
+// A stream that lost its decode worker continues at one other worker.
+func TestADecodeLegIsRecovered(t *testing.T) {
+	d := divide(t, 1, 2, func(s *settings) { s.gateway.StreamRecovery = gateway.RecoverExact }, func(_ fleet.Role, c *mockengine.Config) { c.Speed = 1 })
+	body := strings.Replace(legBodies()["/v1/completions true"], `"max_tokens":24`, `"max_tokens":60`, 1)
+	_, want, _ := d.ask(t, "/v1/completions", body)
+	resp, err := d.client.Post(d.url+"/v1/completions", "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	begin := make([]byte, 600)
+	if _, err := io.ReadFull(resp.Body, begin); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range d.decode {
+		if s.URL() == resp.Header.Get("X-Warmpath-Worker") {
+			_ = s.Die()
+		}
+	}
+	rest, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := textIn(t, string(begin)+string(rest)); got != textIn(t, want) {
+		t.Errorf("got  %q\nwant %q", got, textIn(t, want))
+	}
+	if r := d.Telemetry.Last(1)[0]; len(r.Recovered) != 1 || r.Bypass != string(policy.BypassContinued) {
+		t.Errorf("%+v", r)
 	}
 }

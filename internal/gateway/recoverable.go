@@ -27,6 +27,8 @@ func (x *exchange) unrecoverable(w *fleet.Worker) string {
 		return reasonOff
 	case !p.Stream || x.dialect != api.OpenAIChat && x.dialect != api.OpenAICompletions:
 		return reasonEndpoint
+	case w.Facts.Transfer.LegsOnly: // a continuation is a whole request
+		return reasonEngine
 	case w.Facts.Engine == fleet.EngineSGLang && x.dialect == api.OpenAICompletions:
 		// SGLang sends text that may be the beginning of a stop string, and looks for stop strings in its own answer
 		// only.
