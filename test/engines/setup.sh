@@ -20,19 +20,21 @@ SLIM=1 bash "$scripts/setup.sh" "$root/vllm" 2>&1 | quiet
 python=$root/vllm/venv/bin/python
 "$python" -c 'import vllm' 2>/dev/null || { echo "engines: vLLM is not installed: the lines above say why" >&2; exit 1; }
 export HF_HUB_OFFLINE=1 CUDA_VISIBLE_DEVICES=
-[ -f "$root/vllm/gemma3/model.safetensors" ] || "$python" "$scripts/make_model.py" "$root/vllm/gemma3" gemma3 2>/dev/null
-turns=$root/vllm/tiny-turns # the tiny model with a chat template that also supports reasoning, documents and developer messages
-mkdir -p "$turns" && cp -r "$root/vllm/tiny-llama/." "$turns" && cp "$here/turns.jinja" "$turns/chat_template.jinja"
-for family in qwen2vl llava gemma3; do
-  [ -f "$root/vllm/images-$family/model.safetensors" ] ||
-    "$python" "$here/multimodal.py" "$root/vllm/tiny-llama" "$root/vllm/images-$family" "$family" 2>/dev/null
-done
-seed=0
-for name in a b; do
-  seed=$((seed + 1))
-  [ -f "$root/vllm/lora-$name/adapter_model.safetensors" ] ||
-    "$python" "$scripts/make_lora.py" "$root/vllm/tiny-llama" "$root/vllm/lora-$name" $seed
-done
+models() {
+  [ -f "$root/vllm/gemma3/model.safetensors" ] || "$python" "$scripts/make_model.py" "$root/vllm/gemma3" gemma3 2>/dev/null
+  # the tiny model with a chat template that also supports reasoning, documents and developer messages
+  local turns=$root/vllm/tiny-turns seed=0 family name
+  mkdir -p "$turns" && cp -r "$root/vllm/tiny-llama/." "$turns" && cp "$here/turns.jinja" "$turns/chat_template.jinja"
+  for family in qwen2vl llava gemma3; do
+    [ -f "$root/vllm/images-$family/model.safetensors" ] ||
+      "$python" "$here/multimodal.py" "$root/vllm/tiny-llama" "$root/vllm/images-$family" "$family" 2>/dev/null
+  done
+  for name in a b; do
+    seed=$((seed + 1))
+    [ -f "$root/vllm/lora-$name/adapter_model.safetensors" ] ||
+      "$python" "$scripts/make_lora.py" "$root/vllm/tiny-llama" "$root/vllm/lora-$name" $seed
+  done
+}
 
 # vLLM's connector NIXL moves blocks between a prefill and a decode server, here through the CPU's memory. Its wheels
 # also ask for those of another CUDA, which --no-deps leaves out.
@@ -50,10 +52,12 @@ if [ ! -d "$root/lmcache/lmcache-0.5.6.dist-info" ]; then
     { echo "engines: LMCache 0.5.6 is not installed: the lines above say why" >&2; exit 1; }
 fi
 
+models & made=$! # on one core, while the packages of SGLang are downloaded
 echo "engines: SGLang in $root/sglang (3.2 GB)"
 if [ ! -f "$root/sglang/.warmpath-ready" ]; then
   bash "$scripts/setup_sglang.sh" "$root/sglang" 2>&1 | quiet
   [ -f "$root/sglang/tiny-llama/model.safetensors" ] || { echo "engines: SGLang is not installed: the lines above say why" >&2; exit 1; }
   touch "$root/sglang/.warmpath-ready"
 fi
+wait $made || { echo "engines: a tiny model was not made: remove the folder of the last one and run this again" >&2; exit 1; }
 echo "engines: ready in $root ($(du -sh "$root" | cut -f1))"
