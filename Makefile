@@ -56,7 +56,7 @@ test-binary: build ## the built binary against mock engines: restarts, losses, d
 
 test-engines: build ## the built binary with real vLLM and SGLang on a CPU; installs them (6 GB in the cache folder) or fails
 	bash test/engines/setup.sh
-	WARMPATH_INTEROP=1 WARMPATH_ENGINES=$${WARMPATH_ENGINES:-$(CACHE)/engines} WARMPATH_BINARY=$(CURDIR)/bin/warmpath $(GO) test -count=1 -v -timeout 45m -run $(call tests,engines) ./test/testenv
+	WARMPATH_INTEROP=1 WARMPATH_ENGINES=$${WARMPATH_ENGINES:-$(CACHE)/engines} WARMPATH_BINARY=$(CURDIR)/bin/warmpath $(GO) test -count=1 -v -parallel 2 -timeout 45m -run $(call tests,engines) ./test/testenv
 
 bench: ## every benchmark once, allocations reported; bench/README.md has the comparisons with other projects
 	$(GO) test -run '^$$' -bench . -benchmem ./...

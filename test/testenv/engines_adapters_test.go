@@ -13,6 +13,7 @@ import (
 // TestAdaptersOfARealVLLMAreLoadedOnDemand has two adapters and one slot. Each change of the adapter unloads the other;
 // the blocks of the first are found again when it returns.
 func TestAdaptersOfARealVLLMAreLoadedOnDemand(t *testing.T) {
+	besideAnother(t)
 	dir := root(t, "vllm")
 	client := testenv.StartClient(t)
 	engine := begin(t, "one", launch{

@@ -22,6 +22,7 @@ import (
 // vLLM's blocks. The program embed has the choice between vLLM, which has the prompt cached, and a mock engine, which
 // has not. It must route the prompt to vLLM.
 func TestTheExamplesWithARealEngine(t *testing.T) {
+	besideAnother(t)
 	e := begin(t, "examples", launch{kind: "vllm", env: []string{fmt.Sprint("BLOCK=", examplesBlock), "MAXLEN=1024"}})
 	programs := t.TempDir()
 	build := exec.Command("go", "build", "-o", programs, "./...")

@@ -26,9 +26,10 @@ import (
 // TestImages runs tiny models of three families with vision. For each request, the router must compute the same token
 // ids and image identifiers as vLLM.
 func TestImages(t *testing.T) {
+	besideAnother(t)
 	dir := root(t, "vllm")
 	client := testenv.StartClient(t)
-	// Start one engine after the other, because the start of an engine uses both cores.
+	// One engine after the other, to save memory.
 	for _, family := range []string{"qwen2vl", "llava", "gemma3"} {
 		args := []string{"--enable-scale-out", "--limit-mm-per-prompt", `{"image":8}`}
 		// With llava and gemma3, vLLM cannot load the weights, because the vision weights have other names in Transformers 5

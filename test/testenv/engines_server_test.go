@@ -50,6 +50,14 @@ type launch struct {
 	args []string
 }
 
+// besideAnother lets a test with one engine run at the same time as another such test, since an engine starts on one
+// core. `make test-engines` sets how many. The test skips without the engines.
+func besideAnother(t *testing.T) {
+	t.Helper()
+	root(t, "vllm")
+	t.Parallel()
+}
+
 // begin starts an engine and does not wait until the engine answers. await waits for this.
 func begin(t *testing.T, name string, l launch) *realEngine {
 	t.Helper()

@@ -149,6 +149,7 @@ func TestTheSurfaceOfVLLM(t *testing.T) {
 	t.Run("responses are continued and found", func(t *testing.T) { keptResponses(t, gateway.URL) })
 	t.Run("predictions", func(t *testing.T) { messagesOfVLLM(t, chats) })
 	t.Run("the official clients", func(t *testing.T) { officialClients(t, gateway.URL, chats, vectors) })
+	t.Run("the load of others is seen", func(t *testing.T) { saysHowBusyItIs(t, chats) })
 	t.Run("a cache is flushed by order", func(t *testing.T) {
 		status, text := send(t, http.MethodPost, gateway.Admin+"/flush_cache", "")
 		if status != 200 || !strings.Contains(text, chats.url) || !strings.Contains(text, vectors.url) {
@@ -242,6 +243,7 @@ func officialClients(t *testing.T, base string, chats, vectors *realEngine) {
 
 // TestTheSurfaceOfSGLang compares the answers of a real SGLang as TestTheSurfaceOfVLLM does.
 func TestTheSurfaceOfSGLang(t *testing.T) {
+	besideAnother(t)
 	engine := begin(t, "surface", launch{kind: "sglang"})
 	engine.await(t)
 	t.Run("the doctor finds nothing", func(t *testing.T) { examine(t, engine) })
@@ -279,6 +281,7 @@ func TestTheSurfaceOfSGLang(t *testing.T) {
 		}
 	})
 	t.Run("predictions", func(t *testing.T) { messagesOfSGLang(t, engine) })
+	t.Run("the load of others is seen", func(t *testing.T) { saysHowBusyItIs(t, engine) })
 	t.Run("a cache is flushed by order", func(t *testing.T) {
 		if status, text := send(t, http.MethodPost, gateway.Admin+"/flush_cache", ""); status != 200 {
 			t.Errorf("%d %s", status, text)
