@@ -24,6 +24,7 @@ type realEngine struct {
 	pub, rep  int
 	pgid      int
 	log       string
+	fork      string             // the script's FORK: the engine starts with a third of the CPU time
 	start     func(t *testing.T) // starts the engine; a restart uses the same ports
 	startedAt time.Time
 }
@@ -67,7 +68,11 @@ func begin(t *testing.T, name string, l launch) *realEngine {
 		script, key = "../engines/scripts/serve_sglang.sh", "SGL_DIR="
 	}
 	logs := t.TempDir()
-	e := &realEngine{name: name, http: testenv.FreePort(t), pub: testenv.FreePort(t), rep: testenv.FreePort(t)}
+	e := &realEngine{name: name, fork: "1", http: testenv.FreePort(t), pub: testenv.FreePort(t), rep: testenv.FreePort(t)}
+	// A connector's library and the groups of several ranks may start threads, which a forked process would not have.
+	if slices.Contains(l.args, "--kv-transfer-config") || slices.Contains(l.args, "--data-parallel-size") {
+		e.fork = ""
+	}
 	e.url = fmt.Sprintf("http://127.0.0.1:%d", e.http)
 	e.log = filepath.Join(logs, name+".log")
 	if l.kind == "sglang" {
@@ -77,7 +82,7 @@ func begin(t *testing.T, name string, l launch) *realEngine {
 		t.Helper()
 		args := append([]string{script, name, strconv.Itoa(e.http), strconv.Itoa(e.pub), strconv.Itoa(e.rep)}, l.args...)
 		cmd := exec.Command("bash", args...)
-		cmd.Env = append(append(os.Environ(), key+dir, "LOGDIR="+logs), l.env...)
+		cmd.Env = append(append(os.Environ(), key+dir, "LOGDIR="+logs, "FORK="+e.fork), l.env...)
 		// Give the engine a process group of its own, so that stop can end the engine with all its child processes.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		if out, err := cmd.Output(); err != nil {
@@ -115,9 +120,9 @@ func (e *realEngine) await(t *testing.T) {
 			t.Fatalf("%s ended twice while starting", e.name)
 		}
 		// Two engines that start at the same time may choose the same internal port. The second attempt is alone, so it does
-		// not fail for this reason.
+		// not fail for this reason; nor for a process that could not be forked.
 		t.Logf("%s ended while starting; once more. It said:\n%s", e.name, e.said())
-		again = false
+		again, e.fork = false, ""
 		e.start(t)
 		return fmt.Errorf("%s was started again", e.name)
 	})

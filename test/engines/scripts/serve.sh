@@ -10,6 +10,7 @@
 #   MAXLEN, MAXSEQS    longest request in tokens; requests at once             (32768; 16)
 #   TOPIC      topic of the KV events                                      (kv-events)
 #   KV_JSON    value of --kv-events-config; empty: no events
+#   FORK       1: its processes are forked (serve_forked.py), so it starts with a third of the CPU time
 #   PYTHONHASHSEED     seed of the block hashes; empty: unset                   (0)
 set -eu
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -34,7 +35,8 @@ args=(--model "$MODEL" --served-model-name "${SERVED:-tiny}" --host 127.0.0.1 --
   --max-num-seqs "${MAXSEQS:-16}" --kv-cache-memory-bytes "${KVBYTES:-64M}")
 [ -n "${BLOCK-32}" ] && args+=(--block-size "${BLOCK-32}")
 [ -n "$events" ] && args+=(--kv-events-config "$events")
-nohup "$ROOT/venv/bin/python" -m vllm.entrypoints.openai.api_server "${args[@]}" "$@" >"$LOGDIR/$name.log" 2>&1 &
+if [ -n "${FORK-}" ]; then run=("$HERE/serve_forked.py"); else run=(-m); fi
+nohup "$ROOT/venv/bin/python" "${run[@]}" vllm.entrypoints.openai.api_server "${args[@]}" "$@" >"$LOGDIR/$name.log" 2>&1 &
 pid=$!
 echo "$pid" | tee "$LOGDIR/$name.pid"
 healthy serve.sh "$name" "$port" "$pid" "$LOGDIR/$name.log"
