@@ -1,6 +1,7 @@
 package connector
 
 import (
+	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -110,9 +111,8 @@ func TestThePageHasEachConnectorAndValue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range append(Names(), owned...) {
-		name = name[strings.LastIndex(name, ".")+1:]
-		if !strings.Contains(string(page), "`"+name+"`") {
+	for _, name := range slices.AppendSeq(Names(), maps.Keys(owned)) {
+		if !strings.Contains(string(page), "`"+name) {
 			t.Errorf("docs/connectors.md does not have `%s`", name)
 		}
 	}

@@ -77,7 +77,7 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, endpo
 	if err := api.ReadAs(d, h.Get("Content-Type"), body, &p.read); err != nil {
 		return err
 	}
-	if err := refuseForeign(body); err != nil {
+	if err := refuseForeign(body, h); err != nil {
 		return err
 	}
 	if err := p.readRank(h); err != nil {
