@@ -33,14 +33,17 @@ def anything(value):
 
 
 def read(name, leg, kind, body):
-    body.setdefault("model", "m")
-    of = ChatCompletionRequest if kind == "chat" else CompletionRequest
-    parsed = of(**body)
-    prompt = {"text": parsed.prompt if kind == "completion" else "rendered"}
-    request = GenerateReqInput(
-        **prompt, sampling_params={}, rid=parsed.rid, bootstrap_host=parsed.bootstrap_host,
-        bootstrap_port=parsed.bootstrap_port, bootstrap_room=parsed.bootstrap_room,
-        routed_dp_rank=parsed.routed_dp_rank, disagg_prefill_dp_rank=parsed.disagg_prefill_dp_rank)
+    if "text" in body:  # /generate
+        request = GenerateReqInput(**body)
+    else:
+        body.setdefault("model", "m")
+        of = ChatCompletionRequest if kind == "chat" else CompletionRequest
+        parsed = of(**body)
+        request = GenerateReqInput(
+            text=parsed.prompt if kind == "completion" else "rendered", sampling_params={}, rid=parsed.rid,
+            bootstrap_host=parsed.bootstrap_host, bootstrap_port=parsed.bootstrap_port,
+            bootstrap_room=parsed.bootstrap_room, routed_dp_rank=parsed.routed_dp_rank,
+            disagg_prefill_dp_rank=parsed.disagg_prefill_dp_rank)
     request.normalize_batch_and_arguments()
     many = not request.is_single
     for i in range(request.batch_size if many else 1):
