@@ -44,6 +44,9 @@ func newConfig() *cobra.Command {
 					fmt.Fprintf(c.ErrOrStderr(), noFolder, log.File)
 				}
 			}
+			for _, w := range cfg.Warnings() {
+				fmt.Fprintf(c.ErrOrStderr(), "warning: %s.\n", w)
+			}
 			listed := len(cfg.Workers) + len(cfg.FileWorkers)
 			workers := fmt.Sprintf("%d workers", listed)
 			switch names := len(cfg.WorkersDNS.Names); {

@@ -209,6 +209,9 @@ func serve(c *cobra.Command, f *serveFlags) error {
 		log.Warn("the file lists no workers, so every request is refused: add them (workers: [{url: http://gpu-1:8000}]) and reload (SIGHUP or POST /admin/reload)",
 			"file", f.file)
 	}
+	for _, w := range cfg.Warnings() {
+		log.Warn(w)
+	}
 	options := app.Options{Log: log, LogLines: own.Lines, Version: release()}
 	if options.Models, err = inprocess.NewHub(config.Hub(cfg.Hub), log).Folders(c.Context(), cfg.Models); err != nil {
 		return err

@@ -354,6 +354,7 @@ func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g
 	g.run("ingest", stop, func() error { return a.kvfeed.Run(rest) })
 	g.run("stalls", stop, func() error { return a.watchStalls(rest) })
 	g.run("paces", stop, func() error { return a.watchPaces(rest) })
+	g.run("roles", stop, func() error { return a.watchRoles(rest) })
 	if cfg.WatchInterval > 0 {
 		g.run("files", stop, func() error { return a.watchFiles(rest, cfg.WatchInterval) })
 	}

@@ -2,8 +2,10 @@ package config
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/policy"
 )
 
@@ -47,6 +49,25 @@ func (d *Disaggregation) policies() map[string]string {
 		}
 	}
 	return named
+}
+
+// Warnings returns what is no mistake of the file, and will probably not work.
+func (c *Config) Warnings() (all []string) {
+	prefill, others := 0, 0
+	for _, t := range slices.Concat(c.Workers, c.FileWorkers, c.WorkersDNS.Names) {
+		if t.Role == fleet.RolePrefill.String() {
+			prefill++
+		} else {
+			others++
+		}
+	}
+	switch {
+	case prefill > 0 && others == 0:
+		all = append(all, "all workers have the role prefill, so none generates answers, and requests are refused: add a worker with role: decode or role: both")
+	case prefill > 0 && c.Disaggregation.Mode == policy.ModeNever.String():
+		all = append(all, "disaggregation.mode is never, so the workers with the role prefill get no requests: give them the role both, or set the mode auto")
+	}
+	return all
 }
 
 func (d *Disaggregation) validate(found *problems) {

@@ -343,6 +343,13 @@ func TestReadinessSaysWhy(t *testing.T) {
 	expect("/health", 200, `"ready":1`)
 	expect("/readiness", 200, `"ready"`)
 	id := f.fleet.Snapshot().Workers()[0].ID
+	facts := f.fleet.Snapshot().Workers()[0].Facts
+	facts.Role = fleet.RolePrefill
+	f.fleet.Put(f.fleet.Snapshot().Workers()[0].URL, facts)
+	expect("/readiness", 503, "all of them have the role prefill; add a worker with the role decode or both")
+	facts.Role = fleet.RoleDecode
+	f.fleet.Put(f.fleet.Snapshot().Workers()[0].URL, facts)
+	expect("/readiness", 200, `"ready"`)
 	f.fleet.SetHealth(id, false, "connection refused")
 	expect("/readiness", 503, "connection refused")
 	expect("/health", 200, `"ok"`)

@@ -177,7 +177,8 @@ func (g *Gateway) health(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, s)
 }
 
-// readiness answers 200 if a worker is ready and the router neither drains nor stalls, else 503 with the reason.
+// readiness answers 200 if a worker that generates answers is ready, and the router neither drains nor stalls. Otherwise
+// it answers 503 with the reason.
 func (g *Gateway) readiness(w http.ResponseWriter, _ *http.Request) {
 	s := g.state()
 	if s.Reason != "" {
@@ -193,9 +194,11 @@ func (g *Gateway) state() state {
 	workers := g.Fleet.Snapshot().Workers()
 	s := state{Workers: len(workers)}
 	why := ""
+	answers := false
 	for _, w := range workers {
 		if w.Ready {
 			s.Ready++
+			answers = answers || w.Facts.Answers()
 		} else if why == "" {
 			why = w.URL + ": " + w.Why
 		}
@@ -213,6 +216,11 @@ func (g *Gateway) state() state {
 		s.Reason = "there are no workers: none is listed, and no file, DNS name or operator names one now"
 	case s.Ready == 0:
 		s.Reason = fmt.Sprintf("none of %d workers is ready (%s)", len(workers), why)
+	case !answers:
+		s.Reason = "no worker that is ready generates answers: all of them have the role prefill; add a worker with the role decode or both"
+		if why != "" {
+			s.Reason += ", or see why another is not ready (" + why + ")"
+		}
 	}
 	return s
 }
