@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -293,35 +291,35 @@ func (p *probe) sglangTransfer(d *sglangDisaggregation) {
 // mooncakePort is the default port of the bootstrap server (VLLM_MOONCAKE_BOOTSTRAP_PORT).
 const mooncakePort = 8998
 
-// mooncake asks the bootstrap server of a prefill worker for the engine ids of its ranks.
+// mooncakeRank is a rank in the answer of Mooncake's bootstrap server [vLLM 0.32,
+// vllm/distributed/kv_transfer/kv_connector/v1/mooncake/mooncake_utils.py].
+type mooncakeRank struct {
+	EngineID string `json:"engine_id"`
+	// Addresses are by the number of the process in the tensor group, then in the pipeline group.
+	Addresses map[string]map[string]string `json:"worker_addr"`
+}
+
+// mooncake asks the bootstrap server of a prefill worker for the engine ids of its ranks, and the sizes of its groups.
 func (p *probe) mooncake(ctx context.Context, x *fleet.Transfer) {
-	c, ok := connector.Find(x.Connector)
-	if !ok {
-		return
-	}
-	at, ok := c.Ask(&connector.End{URL: p.target.URL, Transfer: *x})
-	if !ok {
-		return
-	}
-	base, path := at, ""
-	if i := strings.LastIndexByte(at, '/'); i > len("http://") {
-		base, path = at[:i], at[i:]
-	}
 	a := p.asker
-	a.target = Target{URL: base} // another server than the engine's API: it gets no key
-	ids, tensor, pipeline := []string(nil), 0, 0
-	err := a.ask(ctx, http.MethodGet, path, nil, maxJSON, func(r io.Reader) error {
-		answer, err := io.ReadAll(r)
-		if err == nil {
-			ids, tensor, pipeline, err = connector.Asked(answer, p.Facts.FirstRank)
+	// Another server than the engine's API: it gets no key.
+	a.target = Target{URL: "http://" + net.JoinHostPort(x.Host, strconv.Itoa(x.Port))}
+	var ranks map[string]mooncakeRank
+	err := a.getJSON(ctx, "/query", &ranks)
+	var ids []string
+	tensor, pipeline := 0, 0
+	for i := range p.Facts.UsedRanks() {
+		rank := ranks[strconv.Itoa(p.Facts.FirstRank+i)]
+		ids, tensor = append(ids, rank.EngineID), max(tensor, len(rank.Addresses))
+		for _, stages := range rank.Addresses {
+			pipeline = max(pipeline, len(stages))
 		}
-		return err
-	})
-	if ids = ids[:min(len(ids), p.Facts.UsedRanks())]; err == nil && (len(ids) < p.Facts.UsedRanks() || slices.Contains(ids, "")) {
+	}
+	if err == nil && slices.Contains(ids, "") {
 		err = errors.New("not all ranks of the worker have registered there yet")
 	}
 	if err != nil {
-		p.note("the engine ids of the worker are not known, so it gets no prefill legs: ask its bootstrap server at %s: %v; give transfer_host and transfer_port if it is elsewhere", base, err)
+		p.note("the engine ids of the worker are not known, so it gets no prefill legs: ask its bootstrap server at %s: %v; give transfer_host and transfer_port if it is elsewhere", a.target.URL, err)
 		return
 	}
 	x.EngineIDs, x.TensorParallel, x.PipelineParallel = ids, cmp.Or(x.TensorParallel, tensor), cmp.Or(x.PipelineParallel, pipeline)
