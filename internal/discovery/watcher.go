@@ -429,8 +429,12 @@ func (w *worker) describe(f fleet.Facts) {
 	for _, m := range f.Models {
 		models = append(models, m.ID)
 	}
-	w.of.log.Info("worker found", "worker", w.target.URL, "engine", f.Engine.String(), "version", f.Version, "models", models,
-		"block_size", f.BlockSize, "blocks_per_rank", f.BlocksPerRank, "ranks", f.UsedRanks(), "events", events)
+	about := []any{"worker", w.target.URL, "engine", f.Engine.String(), "version", f.Version, "models", models,
+		"block_size", f.BlockSize, "blocks_per_rank", f.BlocksPerRank, "ranks", f.UsedRanks(), "events", events}
+	if f.Role != fleet.RoleBoth || f.Transfer.Connector != "" {
+		about = append(about, "role", f.Role.String(), "connector", f.Transfer.Connector)
+	}
+	w.of.log.Info("worker found", about...)
 }
 
 // report passes the result of the check to the fleet, and logs the result if it changed.
