@@ -64,7 +64,7 @@ func (l *leg) prefilled() float64 {
 func (p *Prepared) divide(snap *fleet.Snapshot, pool *fleet.Pool, decides *policy.Policy, take bool) (*Decision, error) {
 	table := p.router.table.Load()
 	if len(pool.Alone.Holders) == 0 {
-		return p.divideAll(snap, pool, table, decides, take)
+		return p.divideAlways(snap, pool, table, decides, take)
 	}
 	whole, err := p.decideLeg(leg{pool: pool.Alone, policy: decides, among: true}, snap, pool, take)
 	if err != nil {
@@ -88,35 +88,46 @@ func (p *Prepared) divide(snap *fleet.Snapshot, pool *fleet.Pool, decides *polic
 		return whole, nil
 	}
 	whole.drop()
-	return decode.after(prefill, pool), nil
+	decode.join(prefill, pool)
+	return decode, nil
 }
 
-// divideAll decides about a request in a fleet whose workers serve only legs.
-func (p *Prepared) divideAll(snap *fleet.Snapshot, pool *fleet.Pool, table *policyTable, decides *policy.Policy, take bool) (*Decision, error) {
-	model := p.request.Model
-	switch {
-	case len(pool.Decode.Holders) == 0:
-		return nil, fmt.Errorf("route to model %.128q: all its workers have the role prefill, and none generates answers: %w", model, ErrNoWorker)
-	case table.legs.Mode == policy.ModeNever:
-		return nil, fmt.Errorf("route to model %.128q: its workers serve only the legs of divided requests, and the mode is never: %w", model, ErrNoWorker)
-	}
-	prefill, decode, why := p.decideLegs(snap, pool, table, decides, take)
-	if why != "" {
-		prefill.drop()
-		decode.drop()
-		return nil, fmt.Errorf("route to model %.128q: its workers serve only the legs of divided requests, and %s: %w", model, why.Reason(), ErrNoWorker)
-	}
-	c := &decode.Candidates[decode.Chosen]
-	decode.Division = policy.Division{Considered: true, Transfer: c.Transfer, Tokens: c.Fetched}
-	return decode.after(prefill, pool), nil
-}
-
-// after makes d the decision about a divided request: prefill is the decision about its prefill leg.
-func (d *Decision) after(prefill *Decision, pool *fleet.Pool) *Decision {
+// join makes the decision about a prefill leg a part of d, the decision about the decode leg.
+func (d *Decision) join(prefill *Decision, pool *fleet.Pool) {
 	prefill.takeTurn(pool.Prefill)
 	d.takeTurn(pool.Decode)
 	d.leg, d.Record.Prefill = prefill, &prefill.Record
-	return d
+}
+
+// divideAlways divides a request for a model without workers that serve whole requests: see Transfer.LegsOnly. Nothing
+// is compared.
+func (p *Prepared) divideAlways(snap *fleet.Snapshot, pool *fleet.Pool, table *policyTable, decides *policy.Policy, take bool) (*Decision, error) {
+	req := p.request
+	if len(pool.Decode.Holders) == 0 || len(pool.Prefill.Holders) == 0 {
+		missing := "all its workers have the role prefill, and none generates answers"
+		if len(pool.Decode.Holders) > 0 {
+			missing = "its workers serve only parts of requests, and none of them computes prompts"
+		}
+		return nil, fmt.Errorf("route to model %.128q: %s: %w", req.Model, missing, ErrNoWorker)
+	}
+	switch why := table.legs.forbids(req); why {
+	case "", policy.BypassOneWorker: // two other workers may do better
+	default:
+		return nil, fmt.Errorf("route to model %.128q: %w; the request is not divided: %s", req.Model, ErrUndividable, why.Reason())
+	}
+	prefill, decode, why := p.decideLegs(snap, pool, table, decides, take)
+	if why != "" {
+		failed := prefill
+		if decode != nil {
+			prefill.drop()
+			failed = decode
+		}
+		return failed, fmt.Errorf("route to model %.128q: %s: %w", req.Model, why.Reason(), noChoice(failed.Candidates))
+	}
+	c := &decode.Candidates[decode.Chosen]
+	decode.Division = policy.Division{Considered: true, Transfer: c.Transfer, Tokens: c.Fetched}
+	decode.join(prefill, pool)
+	return decode, nil
 }
 
 // takeTurn counts the decision as a turn of its pool.
@@ -140,6 +151,17 @@ func (l *Legs) bypass(req *Request, whole *Decision) policy.Bypass {
 	if threshold == 0 {
 		threshold = DefaultUncachedTokenThreshold
 	}
+	if why := l.forbids(req); why != "" {
+		return why
+	}
+	if l.Mode == policy.ModeAuto && whole.PromptTokens-whole.PredictedTokens < threshold {
+		return policy.BypassShort
+	}
+	return ""
+}
+
+// forbids returns the reason why a request must not be divided, as far as it does not depend on any worker.
+func (l *Legs) forbids(req *Request) policy.Bypass {
 	switch {
 	case l.Mode == policy.ModeNever:
 		return policy.BypassNever
@@ -149,8 +171,6 @@ func (l *Legs) bypass(req *Request, whole *Decision) policy.Bypass {
 		return policy.BypassAnswers
 	case req.Target != "" || req.Rank.Asked():
 		return policy.BypassPinned
-	case l.Mode == policy.ModeAuto && whole.PromptTokens-whole.PredictedTokens < threshold:
-		return policy.BypassShort
 	}
 	return ""
 }

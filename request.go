@@ -87,6 +87,7 @@ var (
 	ErrNoTarget      = errors.New("the worker asked for does not serve the model, or none was named")
 	ErrNoRank        = errors.New("no worker has the data-parallel rank asked for")
 	ErrNoWorker      = errors.New("no worker that serves the model can be used now")
+	ErrUndividable   = errors.New("the request needs one worker that serves all of it, and the model has none")
 	ErrLimited       = errors.New("all usable workers of the model answered 429 and get no requests for now")
 	ErrSaturated     = errors.New("all workers that serve the model have as many requests as they may")
 )

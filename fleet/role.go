@@ -10,7 +10,7 @@ type Role uint8
 const (
 	RoleBoth    Role = iota // serves whole requests; with a connector it also serves either leg
 	RolePrefill             // serves only prefill legs
-	RoleDecode              // serves decode legs, and whole requests unless Transfer.LegsOnly is set
+	RoleDecode              // serves decode legs, and whole requests unless Transfer.LegsOnly
 )
 
 var roleNames = [...]string{RoleBoth: "both", RolePrefill: "prefill", RoleDecode: "decode"}
@@ -67,11 +67,12 @@ type Transfer struct {
 	EngineIDs []string
 	// TensorParallel and PipelineParallel are the sizes of the engine's groups; 0 is unknown.
 	TensorParallel, PipelineParallel int
-	// LegsOnly says that the engine refuses whole requests: it serves only the leg of its role, as SGLang does.
-	LegsOnly bool
 	// Fetches says that the worker can read a part of a prompt's blocks from another worker before it computes the
 	// rest.
 	Fetches bool
+	// LegsOnly says that the engine refuses whole requests, whatever its role: SGLang with --disaggregation-mode answers
+	// them with 400 [SGLang 0.5.23, srt/managers/scheduler.py].
+	LegsOnly bool
 	// TokenBytes is the size of the KV of one token in all layers, in bytes; 0 is unknown.
 	TokenBytes int
 }

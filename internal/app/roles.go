@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/warmpath/warmpath/fleet"
@@ -39,12 +40,14 @@ func (l lacking) look(s *fleet.Snapshot, log *slog.Logger) {
 		if !ok || pool.Prefill == nil {
 			continue
 		}
-		if len(pool.Alone.Holders) == 0 {
+		if !slices.ContainsFunc(pool.Workers, func(w *fleet.Worker) bool { return w.Facts.Role != fleet.RolePrefill }) {
 			now["model "+m.ID] = "no worker generates answers, so requests are refused: all workers of the model have the role prefill; add one with the role decode or both"
 			continue
 		}
 		for _, w := range pool.Workers {
 			switch f := &w.Facts; {
+			case f.Transfer.LegsOnly && f.Role == fleet.RoleDecode && !pool.Prefill.Pairs(w):
+				now["worker "+w.URL] = "the decode worker gets no requests: its engine serves only parts of requests, and no prefill worker has its connector"
 			case f.Role != fleet.RolePrefill:
 			case f.Transfer.Connector == "":
 				now["worker "+w.URL] = "the prefill worker gets no requests, because it has no connector: its notes in /admin/workers say why"

@@ -273,7 +273,7 @@ func (p *probe) sglangTransfer(d *sglangDisaggregation) {
 	r := &p.reported
 	switch d.Mode {
 	case "prefill", "decode":
-		r.role, r.Connector, r.where = d.Mode, "sglang", "GET /server_info"
+		r.role, r.Connector, r.where, r.LegsOnly = d.Mode, "sglang", "GET /server_info", true
 	case "null":
 		// Such an engine has no part of the protocol. It reports no connector, so this is a contradiction only if the
 		// settings give it a role.

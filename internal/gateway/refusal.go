@@ -49,6 +49,8 @@ func (g *Gateway) routeError(err error, model string, rank int) *api.Error {
 		return api.Saturated(err)
 	case errors.Is(err, warmpath.ErrNoWorker):
 		return api.NoWorker(err)
+	case errors.Is(err, warmpath.ErrUndividable):
+		return api.Invalid("", err.Error())
 	case errors.Is(err, warmpath.ErrNoTarget):
 		return api.Invalid("", "the header "+headerTarget+" must be the URL of a worker that serves the model, as in /admin/workers")
 	case errors.Is(err, warmpath.ErrNoRank):

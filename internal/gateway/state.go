@@ -198,7 +198,7 @@ func (g *Gateway) state() state {
 	for _, w := range workers {
 		if w.Ready {
 			s.Ready++
-			answers = answers || w.Facts.Answers()
+			answers = answers || w.Facts.Role != fleet.RolePrefill
 		} else if why == "" {
 			why = w.URL + ": " + w.Why
 		}

@@ -169,8 +169,12 @@ func (x *exchange) serving() []*fleet.Worker {
 // legPool returns the workers of a model that could have the attempt under way: those that prefill, or those that
 // answer.
 func (x *exchange) legPool(pool *fleet.Pool) *fleet.Pool {
-	if x.at != nil && !x.at.Facts.Answers() && pool.Prefill != nil {
+	switch {
+	case pool.Prefill == nil:
+	case x.at != nil && x.at.Facts.Role == fleet.RolePrefill:
 		return pool.Prefill
+	case len(pool.Alone.Workers) == 0:
+		return pool.Decode
 	}
 	return pool.Alone
 }
