@@ -177,8 +177,8 @@ func (g *Gateway) health(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, s)
 }
 
-// readiness answers 200 if a worker that generates answers is ready, and the router neither drains nor stalls. Otherwise
-// it answers 503 with the reason.
+// readiness answers 200 if a worker that generates answers is ready, and the router neither drains nor stalls. Else it
+// answers 503 with the reason.
 func (g *Gateway) readiness(w http.ResponseWriter, _ *http.Request) {
 	s := g.state()
 	if s.Reason != "" {
