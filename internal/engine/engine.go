@@ -227,6 +227,7 @@ func (e *Engine) Cancel(r *Request) {
 	switch r.state {
 	case waiting:
 		e.queue = slices.DeleteFunc(e.queue, func(other *Request) bool { return other == r })
+		e.free(r) // a request whose tokens have arrived waits with blocks
 		e.stuck = false
 	case running:
 		e.running = slices.DeleteFunc(e.running, func(other *Request) bool { return other == r })
@@ -282,6 +283,11 @@ func (r *Request) Computed() int { return r.computed }
 // Hashes returns the hashes of the first full blocks of the request's tokens, as far as the engine has them. The slice
 // is valid until the next call that changes r.
 func (r *Request) Hashes() []Hash { return r.hashes }
+
+// Caches reports whether a block with the hash is cached on some tier.
+func (e *Engine) Caches(h Hash) bool {
+	return e.pool.lookup(h) != nullBlock || e.cpu != nil && e.cpu.hit(h)
+}
 
 // Holds reports whether the block with the given number has the KV of the given hash.
 func (e *Engine) Holds(id int32, h Hash) bool {

@@ -114,4 +114,14 @@ func TestACancelledRequestThatAwaitsTokensGivesItsBlocksBack(t *testing.T) {
 	if s := e.Stats(); s.UsedBlocks != 0 || s.Waiting != 0 {
 		t.Errorf("%+v", s)
 	}
+	late := &Request{Prompt: prompt(40), Output: prompt(1), Await: true, Received: 40}
+	if err := e.Submit(late); err != nil {
+		t.Fatal(err)
+	}
+	finishAll(e)
+	e.Arrive(late, 40)
+	e.Cancel(late)
+	if s := e.Stats(); s.UsedBlocks != 0 || s.Waiting != 0 {
+		t.Errorf("cancelled after the arrival: %+v", s)
+	}
 }
