@@ -106,6 +106,7 @@ func transferFlags(flags *pflag.FlagSet, t *mockengine.Transfer) {
 	flags.StringVar(&t.Listen, "side-channel", "", "`ADDR` at which other engines read blocks, with --connector; empty for a free port of --listen's host")
 	flags.Float64Var(&t.GBs, "link-gb-s", t.GBs, "bandwidth of the link to other engines, in GB/s; 0 for transfers without delay")
 	flags.DurationVar(&t.Lease, "lease", 30*time.Second, "how long blocks are kept for another engine")
+	flags.StringVar(&t.Store, "store", "", "`ADDR` of the side channel of the engine with the shared store, for --connector shared; empty if this engine has it")
 	flags.BoolVar(&t.SwitchRoles, "switch-roles", false, "let POST /pd_role_switch change the role (SGLang's --enable-pd-role-switch)")
 	flags.BoolVar(&t.Bidirectional, "both-directions", false, "keep the blocks of decode workers for the next turn's prefill (vLLM's bidirectional_kv_xfer)")
 }
@@ -152,7 +153,7 @@ func transferFlagWithout(flags *pflag.FlagSet, cfg *mockengine.Config) (name str
 	if cfg.Transfer.Connector != "" {
 		return "", false
 	}
-	for _, name := range []string{"role", "side-channel", "link-gb-s", "lease", "both-directions", "switch-roles"} {
+	for _, name := range []string{"role", "side-channel", "link-gb-s", "lease", "both-directions", "switch-roles", "store"} {
 		if flags.Changed(name) {
 			return name, true
 		}

@@ -39,6 +39,7 @@ type exchange struct {
 	mu     sync.Mutex // guards the fields below, and the fields of transfer
 	leases map[string]*lease
 	rooms  map[string]*room
+	store  map[engine.Hash]bool // the blocks of a shared store
 	// rankOfRoom has the rank of each of SGLang's rooms at this prefill worker.
 	rankOfRoom map[int64]int
 	role       Role
@@ -86,15 +87,21 @@ func (l *life) openExchange(addr string) error {
 	}
 	port, _ := strconv.Atoi(digits)
 	x := &exchange{life: l, config: c, host: host, port: port, listener: listener, woken: make(chan struct{}, 1),
-		leases: map[string]*lease{}, rooms: map[string]*room{}, rankOfRoom: map[int64]int{}, role: c.Role}
+		leases: map[string]*lease{}, rooms: map[string]*room{}, store: map[engine.Hash]bool{},
+		rankOfRoom: map[int64]int{}, role: c.Role}
 	x.name = engineName(xxh3.HashString(listener.Addr().String()) + l.salt)
 	x.peers = &http.Client{Transport: &http.Transport{DialContext: network.Of(l.cfg.Network).Dial}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /mock/kv/read", x.serveRead)
 	mux.HandleFunc("POST /mock/kv/renew", x.serveRenew)
 	mux.HandleFunc("POST /mock/kv/release", x.serveRelease)
-	if l.cfg.Kind == SGLang {
+	switch c.Connector {
+	case Rooms:
 		x.bootstrapRoutes(mux)
+	case Mooncake:
+		x.mooncakeRoutes(mux)
+	case Shared:
+		x.storeRoutes(mux)
 	}
 	x.http = &http.Server{
 		Handler:           x.guard(mux),

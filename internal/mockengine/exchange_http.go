@@ -24,6 +24,8 @@ type readOrder struct {
 	Room      string        `json:"room,omitempty"` // wait for this request, and read from the first block on
 	Tokens    int           `json:"tokens"`
 	Digest    uint64        `json:"digest"`
+	Probe     bool          `json:"probe,omitempty"` // read only the first blocks of Hashes that the engine has
+	First     int           `json:"first"`           // position of the first block in the reader's prompt
 	BlockSize int           `json:"block_size"`
 	Blocks    []int32       `json:"blocks"`
 	Hashes    []engine.Hash `json:"hashes"`
@@ -37,6 +39,7 @@ type readResult struct {
 	Known bool `json:"known"` // the request had a lease, which ends now
 	// Cached is the number of the prompt's tokens that the other engine found in its cache.
 	Cached  int    `json:"cached"`
+	Found   int    `json:"found"`             // number of blocks that a probe brought
 	Problem string `json:"problem,omitempty"` // why the blocks of a room did not come
 }
 
@@ -66,7 +69,11 @@ func (x *exchange) serveRead(w http.ResponseWriter, r *http.Request) {
 	if !readOrderOf(w, r, &o) {
 		return
 	}
-	if o.Room != "" {
+	switch {
+	case o.Probe:
+		x.serveProbe(w, r, &o)
+		return
+	case o.Room != "" && (o.Engine == "" || x.rankOf(o.Engine) != nil):
 		x.serveRoom(w, r, &o)
 		return
 	}
@@ -84,7 +91,7 @@ func (x *exchange) serveRead(w http.ResponseWriter, r *http.Request) {
 	complete := x.sendBlocks(r.Context(), w, &o)
 	result := readResult{Known: held != nil}
 	if held != nil {
-		result.Valid = held.rank.has(held.request, o.Tokens, o.Digest)
+		result.Valid = held.rank.has(held.request, &o)
 	} else {
 		result.Valid = from.holds(o.Blocks, o.Hashes)
 	}
@@ -138,7 +145,7 @@ func (x *exchange) serveRoom(w http.ResponseWriter, r *http.Request, o *readOrde
 	}
 	var result readResult
 	if held := x.leaseOf(o.Room); held != nil {
-		result = readResult{Valid: held.rank.has(held.request, o.Tokens, o.Digest), Known: true, Cached: held.request.Cached}
+		result = readResult{Valid: held.rank.has(held.request, o), Known: true, Cached: held.request.Cached}
 	} else {
 		result.Problem = "Aborted by AbortReq."
 	}

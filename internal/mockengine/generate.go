@@ -122,7 +122,13 @@ func (l *life) answer(w http.ResponseWriter, r *http.Request, g *generation, kep
 		return
 	}
 	// If the client leaves early, remove the sequences from the engine, as engines do for aborted requests.
-	defer x.rank.cancel(requests)
+	defer func() {
+		for i := range x.parts {
+			if !x.parts[i].progress.moving.Load() { // otherwise the transfer does so at its end
+				x.rank.cancel(requests[i : i+1])
+			}
+		}
+	}()
 	x.startTransfers(r)
 	if g.stream {
 		x.writeStream(w, r)

@@ -96,6 +96,10 @@ func (l *life) nixlMetrics(b *strings.Builder, stats []engine.Stats) {
 	if l.exchange == nil {
 		return
 	}
+	defer l.fetchMetrics(b, stats)
+	if c := l.cfg.Transfer.Connector; c != NIXL && c != NIXLPush {
+		return
+	}
 	s, _ := l.exchange.stats()
 	labels := fmt.Sprintf("engine=\"0\",model_name=%q", l.cfg.Model)
 	for _, h := range []struct {
@@ -115,6 +119,10 @@ func (l *life) nixlMetrics(b *strings.Builder, stats []engine.Stats) {
 	} {
 		fmt.Fprintf(b, "# TYPE vllm:nixl_num_%s counter\nvllm:nixl_num_%s_total{%s} %d\n", c.name, c.name, labels, c.value)
 	}
+}
+
+// fetchMetrics writes the gauges of an engine that may consume KV.
+func (l *life) fetchMetrics(b *strings.Builder, stats []engine.Stats) {
 	if l.cfg.Transfer.Role == Prefill {
 		return
 	}

@@ -27,7 +27,22 @@ type kvParams struct {
 	tokens                      int  // remote_num_tokens
 	cached                      int  // remote_prefill_cached_tokens; -1: not given
 	ends                        float64
+	hasSize                     bool   // tp_size is given
+	transferID                  string // Mooncake: transfer_id
+	bootstrapURL                string // Mooncake: remote_bootstrap_addr
+	decoderID                   string // p2p: remote_decoder.kv_request_id
+	source                      kvSource
 }
+
+// kvSource is where a request of the tier p2p gets blocks from.
+type kvSource struct {
+	id, host string
+	port     int
+	probes   bool // remote_kv_source: what the source lacks is computed; otherwise remote_prefiller
+}
+
+// whole reports whether all fields are given; otherwise vLLM ignores them.
+func (s *kvSource) whole() bool { return s.id != "" && s.host != "" && s.port != 0 }
 
 // readTransfer reads kv_transfer_params. Fields of an unexpected type count as absent: vLLM hands the object to the
 // connector as it is.
@@ -54,6 +69,17 @@ func (g *generation) readTransfer(body *fastjson.Value) error {
 			p.blocks = append(p.blocks, int32(id.GetInt()))
 		}
 	}
+	p.hasSize = v.Exists("tp_size")
+	p.transferID, p.bootstrapURL = text(v, "transfer_id"), text(v, "remote_bootstrap_addr")
+	p.decoderID = text(v, "remote_decoder", "kv_request_id")
+	source := v.Get("remote_prefiller")
+	if source == nil {
+		source = v.Get("remote_kv_source")
+		p.source.probes = source != nil
+	}
+	if source != nil {
+		p.source.id, p.source.host, p.source.port = text(source, "kv_request_id"), text(source, "remote_host"), source.GetInt("remote_port")
+	}
 	g.transfer = p
 	if !g.chat || !given(v, "prompt_token_ids") {
 		return nil
@@ -72,12 +98,21 @@ func (g *generation) readTransfer(body *fastjson.Value) error {
 // prepareTransfer sets what the engine model must know about a part's transfer.
 func (x *run) prepareTransfer(i int) {
 	c, p, q := x.life.exchange, x.transfer, &x.parts[i].request
-	if c == nil || p == nil || c.config.Connector != NIXL {
+	if c == nil {
 		return
 	}
 	progress := &x.parts[i].progress
-	progress.transferID = x.engineRequestID(i)
 	progress.awaits = make(chan struct{}, 1)
+	if c.config.Connector != NIXL {
+		if c.config.Connector != Rooms {
+			x.prepareMeeting(i)
+		}
+		return
+	}
+	if p == nil {
+		return
+	}
+	progress.transferID, progress.mode = x.engineRequestID(i), "pull"
 	switch {
 	case p.remotePrefill:
 		q.Await, q.Received = true, len(q.Prompt)
@@ -111,8 +146,10 @@ func (x *run) startTransfers(r *http.Request) {
 			transfer = func() { x.awaitReader(r.Context(), i) }
 		case p.request.Await && x.bootstrap != nil:
 			transfer = func() { x.join(r.Context(), i) }
-		case p.request.Await:
+		case p.request.Await && x.life.cfg.Transfer.Connector == NIXL:
 			transfer = func() { x.pull(r.Context(), p) }
+		case p.request.Await:
+			transfer = func() { x.meet(r.Context(), p) }
 		default:
 			continue
 		}
@@ -146,7 +183,7 @@ func (x *run) pull(ctx context.Context, p *part) {
 		return
 	}
 	order, missing := x.rank.missing(q, params.blocks)
-	if len(order.Blocks)*order.BlockSize < missing { // assert num_decode_blocks <= len(prefill_group) (base_worker.py)
+	if len(order.Blocks) < (missing+order.BlockSize-1)/order.BlockSize { // assert num_decode_blocks <= len(prefill_group) (base_worker.py)
 		x.life.killEngine()
 		return
 	}
@@ -162,10 +199,14 @@ func (x *run) pull(ctx context.Context, p *part) {
 	}
 	order.Engine, order.Request = params.engineID, params.requestID
 	order.Bytes, order.GBs = float64(missing)*c.config.KVBytes, c.config.GBs
-	// The transfer goes on if the client leaves, as in vLLM. At its end the other engine frees its blocks.
+	// The transfer goes on if the client leaves, as in vLLM. At its end both engines free the blocks.
+	p.progress.moving.Store(true)
 	result, err := c.read(x.life.ctx, release.URL, order)
+	p.progress.moving.Store(false)
 	switch {
 	case x.life.ctx.Err() != nil:
+	case ctx.Err() != nil:
+		x.rank.cancel([]*engine.Request{q})
 	case err != nil:
 		x.loadFailed(q)
 	default:
@@ -265,7 +306,14 @@ func (x *exchange) leaseOut(r *rank, q *engine.Request) {
 	if p.decoder {
 		length = x.config.Kept
 	}
-	ends := x.pin(p.transferID, r, q, length)
+	key := p.leaseKey
+	if key == "" {
+		key = p.transferID
+	}
+	ends := x.pin(key, r, q, length)
+	if p.mode == "" { // the answer tells nothing
+		return
+	}
 	blocks, computed := r.leased(q)
 	dst := append(p.params[:0], `{"do_remote_prefill":`...)
 	dst = strconv.AppendBool(dst, !p.decoder)
@@ -288,13 +336,15 @@ func (x *exchange) leaseOut(r *rank, q *engine.Request) {
 	dst = strconv.AppendInt(dst, int64(x.port), 10)
 	dst = append(dst, `,"tp_size":1,"dcp_size":1,"pp_size":1,"remote_num_tokens":`...)
 	dst = strconv.AppendInt(dst, int64(computed), 10)
-	dst = append(dst, `,"remote_blocks_expiry_time":`...)
-	if p.decoder {
+	switch {
+	case p.decoder:
+		dst = append(dst, `,"remote_blocks_expiry_time":`...)
 		dst = strconv.AppendFloat(dst, clockAt(ends), 'f', 6, 64)
-	} else {
-		dst = append(dst, "null"...)
+	case p.mode == "pull":
+		dst = append(dst, `,"remote_blocks_expiry_time":null`...)
 	}
-	dst = append(dst, `,"transfer_mode":"pull"`...)
+	dst = append(dst, `,"transfer_mode":`...)
+	dst = appendString(dst, p.mode)
 	if !p.decoder {
 		dst = append(dst, `,"remote_prefill_cached_tokens":`...)
 		dst = strconv.AppendInt(dst, int64(q.Cached), 10)

@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -467,5 +469,101 @@ func TestARequestWaitsForRoomThatLeasesTake(t *testing.T) {
 	whole(t, decode, chatPath, with(chatOfWords, object{"kv_transfer_params": params}))
 	if status := <-ended; status != http.StatusOK {
 		t.Errorf("status %d", status)
+	}
+}
+
+func TestBlocksOfAnotherPromptMakeTheAnswerWrong(t *testing.T) {
+	prefill, decode := pair(t, NIXL, nil)
+	want := textOf(t, whole(t, start(t, nil), chatPath, chatOfWords))
+	other := with(chatOfWords, object{"messages": []any{object{"role": "user", "content": strings.Repeat("all other words here now ", 50)}}})
+	params, _ := prefillLeg(t, prefill, chatPath, other)
+	if got := textOf(t, whole(t, decode, chatPath, with(chatOfWords, object{"kv_transfer_params": params}))); got == want {
+		t.Error("the answer is right although another prompt's blocks were read")
+	}
+}
+
+func TestAPartOfTheKeptBlocksCanBeReadIfTheListIsAsLong(t *testing.T) {
+	prefill, decode := pair(t, NIXL, func(_ Role, c *Config) { c.Transfer.Bidirectional = true })
+	want := textOf(t, whole(t, start(t, nil), chatPath, chatOfWords))
+	kept := func() object {
+		params, _ := prefillLeg(t, prefill, chatPath, chatOfWords)
+		decode.ResetPrefixCache()
+		prefill.ResetPrefixCache()
+		return whole(t, decode, chatPath, with(chatOfWords, object{"kv_transfer_params": params}))["kv_transfer_params"].(object)
+	}
+	for _, long := range []int{5, 6} {
+		k := kept()
+		blocks := k["remote_block_ids"].([]any)[0].([]any)
+		part := with(k, object{"remote_num_tokens": 80, "remote_block_ids": []any{blocks[:long]}})
+		prefill.ResetPrefixCache()
+		params, _ := prefillLeg(t, prefill, chatPath, with(chatOfWords, object{"kv_transfer_params": part}))
+		stale := prefill.life.exchange.transfer.stale
+		if (stale > 0) != (long > 5) {
+			t.Errorf("%d blocks in the list: %d reads brought other blocks", long, stale)
+		}
+		if got := textOf(t, whole(t, decode, chatPath, with(chatOfWords, object{"kv_transfer_params": params}))); got != want {
+			t.Errorf("answer %q, want %q", got, want)
+		}
+	}
+}
+
+func TestTooFewBlockIDsKillTheDecodeEngine(t *testing.T) {
+	for _, blocks := range []any{[]any{}, []any{[]any{1, 2}}} {
+		prefill, decode := pair(t, NIXL, nil)
+		params, _ := prefillLeg(t, prefill, chatPath, chatOfWords)
+		status, data := call(t, decode, chatPath, with(chatOfWords, object{"kv_transfer_params": with(params, object{"remote_block_ids": blocks})}))
+		if status != http.StatusInternalServerError || !strings.Contains(string(data), deadMessage) {
+			t.Errorf("status %d: %s", status, data)
+		}
+		if status, _ := call(t, decode, "/health", nil); status != http.StatusServiceUnavailable {
+			t.Errorf("/health answers %d", status)
+		}
+	}
+}
+
+func TestNoBlockStaysPinnedAfterManyRequestsWhoseClientsLeave(t *testing.T) {
+	for _, connector := range []Connector{NIXL, NIXLPush, Mooncake, P2P} {
+		prefill, decode := pair(t, connector, func(_ Role, c *Config) {
+			c.Speed, c.Transfer.GBs, c.Transfer.Lease = 500, 64, 3*time.Second
+		})
+		random := rand.New(rand.NewPCG(1, 2))
+		work := make(chan struct{}, 8)
+		var done sync.WaitGroup
+		for i := range 100 {
+			work <- struct{}{}
+			id := fmt.Sprint("R", i)
+			first, second := object{"do_remote_decode": true}, object(nil)
+			if connector != NIXL {
+				first, second = twoLegs(t, connector, prefill)
+				for _, params := range []object{first, second} {
+					for key, value := range map[string]any{"transfer_id": id, "remote_request_id": "chatcmpl-" + id} {
+						if params[key] != nil {
+							params[key] = value
+						}
+					}
+					for _, role := range []string{"remote_decoder", "remote_prefiller"} {
+						if source, ok := params[role].(object); ok {
+							params[role] = with(source, object{"kv_request_id": id})
+						}
+					}
+				}
+			}
+			patience := time.Duration(random.Int64N(int64(40 * time.Millisecond)))
+			done.Go(func() {
+				defer func() { <-work }()
+				params, _ := prefillLeg(t, prefill, chatPath, with(chatOfWords, object{"kv_transfer_params": first}), "X-Request-Id", id)
+				if connector == NIXL {
+					second = params
+				}
+				ctx, leave := context.WithTimeout(t.Context(), patience)
+				defer leave()
+				<-post(t, ctx, decode, chatPath, with(chatOfWords, object{"kv_transfer_params": second}))
+			})
+		}
+		done.Wait()
+		testenv.Until(t, "no block is held", func() bool { return prefill.held() == 0 && decode.held() == 0 })
+		if s := decode.Stats().Ranks[0]; s.Running != 0 || s.Waiting != 0 {
+			t.Errorf("%s: %d requests run, %d wait", connector, s.Running, s.Waiting)
+		}
 	}
 }

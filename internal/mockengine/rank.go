@@ -295,8 +295,9 @@ func (r *rank) missing(q *engine.Request, blocks []int32) (o *readOrder, tokens 
 	if hashes := q.Hashes(); full <= len(hashes) && first <= full {
 		o.Hashes = append(o.Hashes, hashes[first:full]...)
 	}
-	if first < len(blocks) {
-		o.Blocks = append(o.Blocks, blocks[first:min(last, len(blocks))]...)
+	o.First = first
+	if n := last - first; n <= len(blocks) { // vLLM takes the end of the list (base_worker.py)
+		o.Blocks = append(o.Blocks, blocks[len(blocks)-n:]...)
 	}
 	return o, q.External
 }
@@ -325,12 +326,26 @@ func digest(tokens []block.Token) uint64 {
 	return xxh3.Hash(raw)
 }
 
-// has reports whether a request begins with n tokens of a digest.
-func (r *rank) has(q *engine.Request, n int, want uint64) bool {
+// has reports whether a request has the blocks of an order: it begins with the tokens that the reader has, and the
+// blocks with the order's numbers, if it names some, are at their place.
+func (r *rank) has(q *engine.Request, o *readOrder) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	tokens := q.Tokens()
-	return n >= 0 && n <= len(tokens) && digest(tokens[:n]) == want
+	tokens, blocks := q.Tokens(), q.BlockIDs()
+	if o.Tokens < 0 || o.Tokens > len(tokens) || digest(tokens[:o.Tokens]) != o.Digest {
+		return false
+	}
+	if len(o.Blocks) == 0 {
+		return true
+	}
+	return o.First >= 0 && o.First+len(o.Blocks) <= len(blocks) && slices.Equal(o.Blocks, blocks[o.First:o.First+len(o.Blocks)])
+}
+
+// caches reports whether the rank has a block with the hash on some tier.
+func (r *rank) caches(h engine.Hash) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.engine.Caches(h)
 }
 
 // arrive lets a request go on whose first n missing tokens have arrived.
@@ -380,6 +395,9 @@ func (r *rank) announceReset(s *engine.Step) {
 
 // publish encodes events as one batch and sends it.
 func (r *rank) publish(events []engine.Event) {
+	if r.life.cfg.Transfer.Connector == Shared {
+		r.life.exchange.put(events)
+	}
 	if r.publisher != nil && len(events) > 0 {
 		r.publisher.Publish(r.life.server.wire.encode(&r.batch, r.id, events))
 	}
@@ -410,6 +428,9 @@ type progress struct {
 	transferID string        // id of the sequence for other engines; "": the sequence takes part in no transfer
 	decoder    bool          // other engines read its blocks, if at all, for a conversation's next turn
 	awaits     chan struct{} // capacity 1; has a value when the engine has blocks for what another engine sends
+	mode       string        // transfer_mode in the params; "": the answer has none
+	leaseKey   string        // key of the lease of the blocks; "": transferID
+	moving     atomic.Bool   // a transfer into the blocks is under way
 	room       *room         // where the reader of the sequence's blocks comes; nil: nowhere
 	cached     int           // of a sequence whose blocks came from a room: tokens that the other engine had cached
 	params     []byte        // kv_transfer_params of the answer, written before the last advance; empty: null

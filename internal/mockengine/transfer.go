@@ -15,12 +15,16 @@ type Connector string
 
 // The connectors that the mock engine imitates.
 const (
-	NIXL  Connector = "nixl"   // vLLM's NixlConnector, with which the decode worker pulls
-	Rooms Connector = "sglang" // SGLang's disaggregation, in which both workers meet in a room
+	NIXL     Connector = "nixl"      // vLLM's NixlConnector, with which the decode worker pulls
+	NIXLPush Connector = "nixl-push" // vLLM's NixlPushConnector: both legs at once, the prefill worker writes
+	Mooncake Connector = "mooncake"  // vLLM's MooncakeConnector: both legs at once, in a transfer with an id
+	P2P      Connector = "p2p"       // the tier p2p of vLLM's OffloadingConnector: also fetches what another worker has
+	Shared   Connector = "shared"    // a store that all engines share, as LMCache's; requests carry nothing
+	Rooms    Connector = "sglang"    // SGLang's disaggregation, in which both workers meet in a room
 )
 
 // connectors has the kind of engine that a connector belongs to.
-var connectors = map[Connector]Kind{NIXL: VLLM, Rooms: SGLang}
+var connectors = map[Connector]Kind{NIXL: VLLM, NIXLPush: VLLM, Mooncake: VLLM, P2P: VLLM, Shared: VLLM, Rooms: SGLang}
 
 // Connectors returns the names of the connectors, sorted.
 func Connectors() []string {
@@ -56,8 +60,8 @@ type Transfer struct {
 	KVBytes float64
 
 	// Lease is how long a prefill worker keeps the blocks of a request that it prefilled for another engine (vLLM:
-	// kv_lease_duration); 0: 30 s. The engine that is to read the blocks renews the lease while the request waits
-	// there.
+	// kv_lease_duration); 0: the connector's default, 30 s for NIXL. The engine that is to read the blocks renews the
+	// lease while the request waits there.
 	Lease time.Duration
 	// Recompute means that an engine computes what it could not read (vLLM: kv_load_failure_policy=recompute).
 	// Otherwise the request fails with status 500, as by default in vLLM.
@@ -82,6 +86,8 @@ type Transfer struct {
 	// DecodeCache lets an SGLang decode worker reuse blocks (--disaggregation-decode-enable-radix-cache). Without it,
 	// it publishes no events.
 	DecodeCache bool
+	// Store is the side channel, host:port, of the engine that has the shared store; "": this engine has it.
+	Store       string
 	SwitchRoles bool // /pd_role_switch works (--enable-pd-role-switch)
 }
 
@@ -120,6 +126,9 @@ func (t *Transfer) validate(c *Config) error {
 	if t.RetryEvery == 0 {
 		t.RetryEvery = time.Second
 	}
+	if t.Bidirectional && t.Connector != NIXL {
+		return fmt.Errorf("connector %q moves KV in one direction only", t.Connector)
+	}
 	if t.Role == "" {
 		t.Role = Both
 	}
@@ -134,7 +143,8 @@ func (t *Transfer) validate(c *Config) error {
 		t.KVBytes = engine.Profiles()[0].KVBytes
 	}
 	if t.Lease == 0 {
-		t.Lease = 30 * time.Second
+		t.Lease = map[Connector]time.Duration{NIXL: 30 * time.Second, NIXLPush: 30 * time.Second, P2P: 60 * time.Second,
+			Mooncake: 480 * time.Second}[t.Connector] // Mooncake: VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT
 	}
 	if t.Kept == 0 {
 		t.Kept = 480 * time.Second
