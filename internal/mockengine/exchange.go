@@ -25,16 +25,16 @@ var ErrSideChannel = errors.New("open side channel")
 // exchange is a life's side channel: the address at which other engines read this engine's blocks, the leases of these
 // blocks, and the client that reads the blocks of others.
 type exchange struct {
-	life     *life
-	config   Transfer
-	name     string // engine id without the rank; each life has another one, as real engines have after a restart
-	host     string
-	port     int
-	listener net.Listener
-	http     *http.Server
-	peers    *http.Client
-	woken    chan struct{} // signals that a lease was added, or that its end has changed
-	transfer transferStats
+	life      *life
+	config    Transfer
+	name      string // engine id without the rank; each life has another one, as real engines have after a restart
+	host      string
+	port      int
+	listeners []net.Listener // of the ranks, at consecutive ports
+	http      *http.Server
+	peers     *http.Client
+	woken     chan struct{} // signals that a lease was added, or that its end has changed
+	transfer  transferStats
 
 	mu     sync.Mutex // guards the fields below, and the fields of transfer
 	leases map[string]*lease
@@ -77,16 +77,17 @@ func (l *life) openExchange(addr string) error {
 	if addr == "" {
 		addr = c.Listen
 	}
-	listener, err := l.listen(addr)
+	listeners, err := l.listenSide(addr)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrSideChannel, err)
 	}
+	listener := listeners[0]
 	host, digits, err := net.SplitHostPort(listener.Addr().String())
 	if err != nil {
 		panic("bug: address of a listener: " + err.Error())
 	}
 	port, _ := strconv.Atoi(digits)
-	x := &exchange{life: l, config: c, host: host, port: port, listener: listener, woken: make(chan struct{}, 1),
+	x := &exchange{life: l, config: c, host: host, port: port, listeners: listeners, woken: make(chan struct{}, 1),
 		leases: map[string]*lease{}, rooms: map[string]*room{}, store: map[engine.Hash]bool{},
 		rankOfRoom: map[int64]int{}, role: c.Role}
 	x.name = engineName(xxh3.HashString(listener.Addr().String()) + l.salt)
@@ -113,16 +114,49 @@ func (l *life) openExchange(addr string) error {
 	return nil
 }
 
+// listenSide opens the addresses of the side channel: vLLM has one for each rank, at consecutive ports, SGLang has one.
+func (l *life) listenSide(addr string) (listeners []net.Listener, err error) {
+	ranks := l.cfg.Ranks
+	if l.cfg.Kind == SGLang {
+		ranks = 1
+	}
+	host, digits, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	if digits == "0" && ranks > 1 {
+		_, listeners, err = row(network.Of(l.cfg.Network), host, ranks)
+		return listeners, err
+	}
+	base, err := strconv.Atoi(digits)
+	if err != nil {
+		return nil, err
+	}
+	for r := range ranks {
+		listener, err := l.listen(net.JoinHostPort(host, strconv.Itoa(base+r)))
+		if err != nil {
+			for _, open := range listeners {
+				open.Close()
+			}
+			return nil, err
+		}
+		listeners = append(listeners, listener)
+	}
+	return listeners, nil
+}
+
 // serve serves the side channel and ends leases until the life ends.
 func (x *exchange) serve() {
 	l := x.life
-	l.work.Add(2)
-	go func() { // ends when stop calls http.Server.Close
-		defer l.work.Done()
-		if err := x.http.Serve(x.listener); !errors.Is(err, http.ErrServerClosed) {
-			l.fail(fmt.Errorf("serve side channel: %w", err))
-		}
-	}()
+	l.work.Add(1 + len(x.listeners))
+	for _, listener := range x.listeners {
+		go func() { // ends when stop calls http.Server.Close
+			defer l.work.Done()
+			if err := x.http.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+				l.fail(fmt.Errorf("serve side channel: %w", err))
+			}
+		}()
+	}
 	go func() { // ends when the life's context ends
 		defer l.work.Done()
 		x.expire()
@@ -153,7 +187,9 @@ func (x *exchange) guard(next http.Handler) http.Handler {
 
 func (x *exchange) close() {
 	x.http.Close()
-	x.listener.Close()
+	for _, listener := range x.listeners {
+		listener.Close()
+	}
 	x.peers.CloseIdleConnections()
 }
 

@@ -72,7 +72,7 @@ func (s *Server) begin(parent context.Context) (*life, error) {
 			l.stop()
 			return nil, err
 		}
-		side = l.exchange.listener.Addr().String()
+		side = l.exchange.listeners[0].Addr().String()
 	}
 	if sources, err = l.startRanks(sources); err != nil {
 		listener.Close()

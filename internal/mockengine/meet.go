@@ -31,6 +31,10 @@ func (x *run) prepareMeeting(i int) {
 		q.Await, q.Received = true, len(q.Prompt)/x.life.cfg.BlockSize*x.life.cfg.BlockSize
 		return
 	}
+	if c.config.Connector == TRTLLM {
+		x.prepareDisaggregated(p)
+		return
+	}
 	if t == nil {
 		return
 	}
@@ -133,6 +137,14 @@ func (x *run) meetingPlace(ctx context.Context, o *readOrder) (side string, know
 			x.fail("Internal server error")
 		}
 		return side, err == nil
+	case TRTLLM:
+		side, err := x.disaggregated.contextServer()
+		if err != nil {
+			x.fail(err.Error())
+			return "", false
+		}
+		o.Room = "trtllm " + x.disaggregated.ctxID
+		return side, true
 	case P2P:
 		o.Room, o.Probe = "p2p "+t.source.id, t.source.probes
 		return address(t.source.host, t.source.port), true

@@ -315,6 +315,10 @@ func (x *exchange) leaseOut(r *rank, q *engine.Request) {
 		return
 	}
 	blocks, computed := r.leased(q)
+	if p.mode == "trtllm" {
+		p.params = x.appendDisaggregated(p.params[:0], r, p, q.Output[0])
+		return
+	}
 	dst := append(p.params[:0], `{"do_remote_prefill":`...)
 	dst = strconv.AppendBool(dst, !p.decoder)
 	dst = append(dst, `,"do_remote_decode":`...)
@@ -333,7 +337,7 @@ func (x *exchange) leaseOut(r *rank, q *engine.Request) {
 	dst = append(dst, `,"remote_host":`...)
 	dst = appendString(dst, x.host)
 	dst = append(dst, `,"remote_port":`...)
-	dst = strconv.AppendInt(dst, int64(x.port), 10)
+	dst = strconv.AppendInt(dst, int64(x.port+r.id), 10)
 	dst = append(dst, `,"tp_size":1,"dcp_size":1,"pp_size":1,"remote_num_tokens":`...)
 	dst = strconv.AppendInt(dst, int64(computed), 10)
 	switch {

@@ -567,3 +567,25 @@ func TestNoBlockStaysPinnedAfterManyRequestsWhoseClientsLeave(t *testing.T) {
 		}
 	}
 }
+
+func TestEachRankHasAnEngineIDAndAPortOfItsOwn(t *testing.T) {
+	prefill, decode := pair(t, NIXL, func(_ Role, c *Config) { c.Ranks = 2 })
+	_, base := hostAndPort(t, prefill)
+	for rank := range 2 {
+		params, _ := prefillLeg(t, prefill, chatPath, chatOfWords, "X-Data-Parallel-Rank", strconv.Itoa(rank))
+		if id := params["remote_engine_id"].(string); !strings.HasSuffix(id, fmt.Sprint("_dp", rank)) || params["remote_port"] != float64(base+rank) {
+			t.Errorf("rank %d: engine %s at port %v, the first rank is at %d", rank, id, params["remote_port"], base)
+		}
+		whole(t, decode, chatPath, with(chatOfWords, object{"kv_transfer_params": params}), "X-Data-Parallel-Rank", strconv.Itoa(rank))
+		if n := prefill.Stats().Ranks[rank].UsedBlocks; n != 0 {
+			t.Errorf("rank %d holds %d blocks", rank, n)
+		}
+	}
+	if err := prefill.Restart(0); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Until(t, "the engine answers", func() bool { return answers(t, prefill) })
+	if _, port := hostAndPort(t, prefill); port != base {
+		t.Errorf("after the restart the side channel is at port %d, was %d", port, base)
+	}
+}

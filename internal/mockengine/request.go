@@ -20,25 +20,26 @@ const maxChoices = 1024
 
 // generation is a decoded completions request.
 type generation struct {
-	chat         bool
-	form         form
-	model        string // name of the model, as the client wrote it
-	lora         string // name of the adapter
-	path         string // path of the adapter
-	prompts      []rendering
-	choices      int // number of answers to each prompt: the request's field n
-	stream       bool
-	includeUsage bool
-	tokenIDs     bool
-	salt         string
-	extra        string
-	rank         int // data-parallel rank that the request names; -1: none
-	fresh        bool
-	announce     bool
-	requestID    string     // the id that the client gives to the request; "": none
-	bootstrap    *bootstrap // nil: the request has none
-	transfer     *kvParams  // nil: the request has none
-	options      answerOptions
+	chat          bool
+	form          form
+	model         string // name of the model, as the client wrote it
+	lora          string // name of the adapter
+	path          string // path of the adapter
+	prompts       []rendering
+	choices       int // number of answers to each prompt: the request's field n
+	stream        bool
+	includeUsage  bool
+	tokenIDs      bool
+	salt          string
+	extra         string
+	rank          int // data-parallel rank that the request names; -1: none
+	fresh         bool
+	announce      bool
+	requestID     string         // the id that the client gives to the request; "": none
+	disaggregated *disaggregated // nil: the request has none
+	bootstrap     *bootstrap     // nil: the request has none
+	transfer      *kvParams      // nil: the request has none
+	options       answerOptions
 }
 
 // errModel says that the request's model is not served. The answer then has the status 404.
@@ -73,7 +74,9 @@ func (l *life) readGeneration(body *fastjson.Value, chat bool, headerRank string
 	g.requestID = text(body, "request_id")
 	switch l.cfg.Kind {
 	case VLLM:
-		err = g.readTransfer(body)
+		if err = g.readTransfer(body); err == nil && l.cfg.Transfer.Connector == TRTLLM {
+			err = g.readDisaggregated(body)
+		}
 	case SGLang:
 		g.requestID = text(body, "rid")
 		err = g.readBootstrap(body)

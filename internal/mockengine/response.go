@@ -40,12 +40,16 @@ func (x *run) appendWhole(dst []byte) []byte {
 	}
 	dst = append(dst, `],"service_tier":null,"system_fingerprint":null,"usage":`...)
 	dst = x.appendUsage(dst)
-	if x.tokenIDs && x.chat {
+	if x.tokenIDs && x.chat && x.disaggregated == nil {
+		dst = append(dst, `,"prompt_token_ids":`...)
+		dst = appendIDs(dst, x.prompts[0].tokens)
+	}
+	if x.disaggregated != nil {
 		dst = append(dst, `,"prompt_token_ids":`...)
 		dst = appendIDs(dst, x.prompts[0].tokens)
 	}
 	dst = append(dst, `,"kv_transfer_params":`...)
-	if params := x.parts[len(x.parts)-1].progress.params; len(params) > 0 {
+	if params := x.parts[len(x.parts)-1].progress.params; len(params) > 0 && x.disaggregated == nil {
 		return append(append(dst, params...), '}')
 	}
 	return append(dst, "null}"...)
@@ -73,6 +77,9 @@ func (x *run) appendChoice(dst []byte, i int) []byte {
 	dst = append(dst, a.reason...)
 	dst = append(dst, `","stop_reason":`...)
 	dst = appendStop(dst, a)
+	if params := x.parts[i].progress.params; x.disaggregated != nil && len(params) > 0 {
+		dst = append(append(dst, `,"disaggregated_params":`...), params...)
+	}
 	if x.tokenIDs {
 		dst = append(dst, `,"token_ids":`...)
 		dst = appendIDs(dst, a.tokens)

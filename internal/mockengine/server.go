@@ -163,7 +163,8 @@ func (s *Server) URL() string {
 	return ""
 }
 
-// SideChannel returns the address at which other engines read blocks, host:port; "" before Ready, and if the engine
+// SideChannel returns the address at which other engines read blocks, host:port. A vLLM with several ranks has
+// one address for each, at consecutive ports from this one on. The address is "" before Ready, and if the engine
 // moves no KV.
 func (s *Server) SideChannel() string {
 	s.mu.Lock()

@@ -38,10 +38,14 @@ func (l *life) models(w http.ResponseWriter, _ *http.Request) {
 		Parent      *string `json:"parent"`
 		MaxModelLen *int    `json:"max_model_len"`
 	}
+	owner := string(l.cfg.Kind)
+	if l.cfg.Transfer.Connector == TRTLLM {
+		owner = "tensorrt_llm"
+	}
 	length := l.ranks[0].engine.MaxModelLen()
 	var list []model
 	add := func(id, root string, parent *string, length *int) {
-		list = append(list, model{ID: id, Object: "model", Created: l.began.Unix(), OwnedBy: string(l.cfg.Kind), Root: root,
+		list = append(list, model{ID: id, Object: "model", Created: l.began.Unix(), OwnedBy: owner, Root: root,
 			Parent: parent, MaxModelLen: length})
 	}
 	for _, id := range append([]string{l.cfg.Model}, l.cfg.Served...) {
@@ -239,7 +243,7 @@ func (l *life) serverInfo(w http.ResponseWriter, _ *http.Request) {
 	info := map[string]any{
 		"model_path": l.cfg.Model, "served_model_name": l.cfg.Model, "page_size": l.cfg.BlockSize, "dp_size": l.cfg.Ranks,
 		"context_length": l.ranks[0].engine.MaxModelLen(), "max_total_num_tokens": (l.cfg.Blocks - 1) * l.cfg.BlockSize,
-		"version": l.cfg.Version, "internal_states": []any{}, "kv_events": nil,
+		"version": l.cfg.Version, "tp_size": 1, "pp_size": 1, "internal_states": []any{}, "kv_events": nil,
 		"enable_lora": l.cfg.UpdateLoRA || len(l.cfg.LoRA) > 0, "max_loras_per_batch": l.cfg.MaxLoRAs, "max_loaded_loras": l.cfg.MaxLoRAs,
 		"enable_cache_report": !l.cfg.HideCachedTokens, "disable_radix_cache": l.cfg.NoPrefixCaching,
 	}

@@ -16,15 +16,16 @@ type Connector string
 // The connectors that the mock engine imitates.
 const (
 	NIXL     Connector = "nixl"      // vLLM's NixlConnector, with which the decode worker pulls
-	NIXLPush Connector = "nixl-push" // vLLM's NixlPushConnector: both legs at once, the prefill worker writes
+	NIXLPush Connector = "nixl_push" // vLLM's NixlPushConnector: both legs at once, the prefill worker writes
 	Mooncake Connector = "mooncake"  // vLLM's MooncakeConnector: both legs at once, in a transfer with an id
 	P2P      Connector = "p2p"       // the tier p2p of vLLM's OffloadingConnector: also fetches what another worker has
 	Shared   Connector = "shared"    // a store that all engines share, as LMCache's; requests carry nothing
+	TRTLLM   Connector = "trtllm"    // TensorRT-LLM's disaggregation, context first, behind the API of a vLLM
 	Rooms    Connector = "sglang"    // SGLang's disaggregation, in which both workers meet in a room
 )
 
 // connectors has the kind of engine that a connector belongs to.
-var connectors = map[Connector]Kind{NIXL: VLLM, NIXLPush: VLLM, Mooncake: VLLM, P2P: VLLM, Shared: VLLM, Rooms: SGLang}
+var connectors = map[Connector]Kind{NIXL: VLLM, NIXLPush: VLLM, Mooncake: VLLM, P2P: VLLM, Shared: VLLM, TRTLLM: VLLM, Rooms: SGLang}
 
 // Connectors returns the names of the connectors, sorted.
 func Connectors() []string {
@@ -143,7 +144,7 @@ func (t *Transfer) validate(c *Config) error {
 		t.KVBytes = engine.Profiles()[0].KVBytes
 	}
 	if t.Lease == 0 {
-		t.Lease = map[Connector]time.Duration{NIXL: 30 * time.Second, NIXLPush: 30 * time.Second, P2P: 60 * time.Second,
+		t.Lease = map[Connector]time.Duration{NIXL: 30 * time.Second, NIXLPush: 30 * time.Second, P2P: 60 * time.Second, TRTLLM: 60 * time.Second,
 			Mooncake: 480 * time.Second}[t.Connector] // Mooncake: VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT
 	}
 	if t.Kept == 0 {
