@@ -94,6 +94,7 @@ the engine misbehave, GET /mock/fault lists the faults in force:
 	flags.IntVar(&cfg.OutputTokens, "output-tokens", cfg.OutputTokens, "length of an answer if the request sets none")
 	flags.Uint64Var(&cfg.Seed, "seed", cfg.Seed, "seed of answers and faults")
 	flags.BoolVar(&cfg.ScaleOut, "scale-out", cfg.ScaleOut, "answer the render endpoints, as vLLM with --enable-scale-out")
+	flags.BoolVar(&cfg.DevMode, "dev-mode", false, "answer /server_info, as vLLM with VLLM_SERVER_DEV_MODE=1")
 	transferFlags(flags, &cfg.Transfer)
 	flags.StringVar(&cfg.APIKey, "api-key", cfg.APIKey, "API `KEY` that requests to /v1/ must carry")
 	return c

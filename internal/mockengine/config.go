@@ -71,6 +71,7 @@ type Config struct {
 
 	HideCachedTokens bool  // answers have no prompt_tokens_details, as without --enable-prompt-tokens-details or --enable-cache-report
 	ScaleOut         bool  // the render endpoints work (vLLM's --enable-scale-out); false: they answer 403
+	DevMode          bool  // vLLM's /server_info answers, as with VLLM_SERVER_DEV_MODE=1
 	NoPrefixCaching  bool  // no block is used again and no events are published, as with --no-enable-prefix-caching or --disable-radix-cache
 	HideEventSources bool  // /kv_event_sources answers 404, and kv_events in /server_info is null, as with older engines
 	BodyLimit        int64 // largest request body in bytes

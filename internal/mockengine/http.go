@@ -97,6 +97,9 @@ func (l *life) routes(mux *http.ServeMux) {
 	mux.HandleFunc("/ping", l.health)
 	mux.HandleFunc("GET /load", l.load)
 	mux.HandleFunc("POST /reset_prefix_cache", l.flush)
+	if l.cfg.DevMode {
+		mux.HandleFunc("GET /server_info", l.vllmServerInfo)
+	}
 	if !l.cfg.HideEventSources {
 		mux.HandleFunc("GET /kv_event_sources", l.eventSources)
 	}

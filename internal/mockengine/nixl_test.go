@@ -589,3 +589,16 @@ func TestEachRankHasAnEngineIDAndAPortOfItsOwn(t *testing.T) {
 		t.Errorf("after the restart the side channel is at port %d, was %d", port, base)
 	}
 }
+
+func TestOnlyTheDevelopmentModeNamesConnectorAndRole(t *testing.T) {
+	if status, _ := call(t, start(t, nil), "/server_info", nil); status != http.StatusNotFound {
+		t.Errorf("without the development mode: status %d", status)
+	}
+	for connector, name := range kvConnectors {
+		s := start(t, func(c *Config) { c.DevMode, c.Transfer.Connector, c.Transfer.Role = true, connector, Decode })
+		info := fetched(t, s, "/server_info?config_format=json")["vllm_config"].(object)["kv_transfer_config"].(object)
+		if info["kv_connector"] != name || info["kv_role"] != "kv_consumer" || info["engine_id"] != s.life.exchange.name {
+			t.Errorf("%s: %v", connector, info)
+		}
+	}
+}
