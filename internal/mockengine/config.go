@@ -98,8 +98,8 @@ type Faults struct {
 	Cut         float64       `json:"cut"`         // share of streams that are cut in the middle
 	FirstToken  time.Duration `json:"first_token"` // delay of the first token of a stream, and of a whole answer
 	Frozen      bool          `json:"frozen"`      // the engine accepts connections, but answers only /mock/fault
-	// PrefillErrors is the share of requests with do_remote_decode that are answered with 500, DecodeRefusals the share
-	// of requests with do_remote_prefill that are answered with 503.
+	// PrefillErrors is the share of prefill legs that are answered with 500, DecodeRefusals the share of decode legs
+	// that are answered with 503.
 	PrefillErrors  float64       `json:"prefill_errors"`
 	DecodeRefusals float64       `json:"decode_refusals"`
 	Lease          time.Duration `json:"lease"`          // length of new leases, in place of the configured length; 0: no change

@@ -68,7 +68,7 @@ func (s *faultState) hold(ctx context.Context, while func(*Faults) bool) bool {
 type moment uint8
 
 const (
-	afterPrefill moment = iota // the answer to a request with do_remote_decode is sent
+	afterPrefill moment = iota // the answer to a prefill leg is sent
 	inTransfer                 // another engine has half of the blocks
 
 	numMoments

@@ -283,7 +283,7 @@ func (x *run) writeWhole(w http.ResponseWriter, r *http.Request) {
 	// The whole answer must be sent before a planned death; without a length its last chunk would follow this handler.
 	w.Header().Set("Content-Length", strconv.Itoa(len(*buf)))
 	writeBytes(w, http.StatusOK, "application/json", *buf)
-	if x.transfer != nil && x.transfer.remoteDecode {
+	if x.life.legOf(x.generation) == Prefill {
 		_ = http.NewResponseController(w).Flush()
 		x.life.dies(afterPrefill)
 	}

@@ -274,14 +274,28 @@ func (x *run) garble(p *part) {
 
 // transferFault returns the status with which a fault answers g, or 0.
 func (l *life) transferFault(g *generation) int {
-	switch t := g.transfer; {
-	case t == nil:
-	case t.remoteDecode && l.server.faults.hits(prefillErrors):
+	switch leg := l.legOf(g); {
+	case leg == Prefill && l.server.faults.hits(prefillErrors):
 		return http.StatusInternalServerError
-	case t.remotePrefill && l.server.faults.hits(decodeRefusals):
+	case leg == Decode && l.server.faults.hits(decodeRefusals):
 		return http.StatusServiceUnavailable
 	}
 	return 0
+}
+
+// legOf returns which leg of a divided request g is; "": it is none.
+func (l *life) legOf(g *generation) Role {
+	t, d := g.transfer, g.disaggregated
+	switch {
+	case l.exchange == nil:
+	case g.bootstrap != nil:
+		return l.exchange.currentRole()
+	case d != nil && d.context, t != nil && (t.remoteDecode || t.decoderID != ""):
+		return Prefill
+	case d != nil, t != nil && (t.remotePrefill || t.source.id != "" && !t.source.probes):
+		return Decode
+	}
+	return ""
 }
 
 // refuseDecode tells the prefill worker that a request that the decode worker refuses will read no blocks. vLLM's API

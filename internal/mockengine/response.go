@@ -44,7 +44,7 @@ func (x *run) appendWhole(dst []byte) []byte {
 		dst = append(dst, `,"prompt_token_ids":`...)
 		dst = appendIDs(dst, x.prompts[0].tokens)
 	}
-	if x.disaggregated != nil {
+	if x.disaggregated != nil && x.disaggregated.context {
 		dst = append(dst, `,"prompt_token_ids":`...)
 		dst = appendIDs(dst, x.prompts[0].tokens)
 	}

@@ -300,6 +300,12 @@ func TestTheFaultsOfABootstrap(t *testing.T) {
 		t.Errorf("after late_bootstrap: %+v", a)
 	}
 	<-one
+	for s, kind := range map[*Server]string{prefill: "prefill_errors", decode: "refuse_decode"} {
+		fault(t, s, object{"kind": kind, "share": 1})
+		if a := <-post(t, t.Context(), s, chatPath, inRoom(t, prefill, chatOfWords, 2)); a.status < 500 || !strings.Contains(a.data, "a fault of the mock engine") {
+			t.Errorf("%s: %+v", kind, a)
+		}
+	}
 	prefill, decode = rooms(t, func(_ Role, c *Config) { c.Transfer.MeetTimeout = 20 * time.Millisecond })
 	fault(t, prefill, object{"kind": "wrong_room", "share": 1})
 	one = post(t, t.Context(), prefill, chatPath, inRoom(t, prefill, chatOfWords, 1))
