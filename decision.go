@@ -125,6 +125,7 @@ func (r *Record) String() string {
 		if r.FromText {
 			fmt.Fprintf(&b, ", %d predicted by their text; trust %s", r.PredictedTokens, r.Trust)
 		}
+		r.describeLegs(&b)
 		return b.String()
 	}
 	fmt.Fprintf(&b, "; %d of %d prompt tokens matched", r.MatchTokens, r.PromptTokens)
@@ -140,7 +141,25 @@ func (r *Record) String() string {
 		fmt.Fprintf(&b, ", %d at risk", r.AtRiskTokens)
 	}
 	fmt.Fprintf(&b, "; trust %s", r.Trust)
+	r.describeLegs(&b)
 	return b.String()
+}
+
+// describeLegs says whether the request is divided or why not, and which tokens come from another worker.
+func (r *Record) describeLegs(b *strings.Builder) {
+	if r.Source != nil {
+		fmt.Fprintf(b, "; fetches %d tokens from %s", r.Fetched, r.Source.URL)
+	}
+	n := &r.Division
+	switch {
+	case r.Prefill != nil:
+		fmt.Fprintf(b, "; %s rank %d computes the prompt, and sends %d tokens", r.Prefill.Worker.URL, r.Prefill.Rank, n.Tokens)
+	case n.Bypass != "":
+		fmt.Fprintf(b, "; not divided: %s", n.Bypass.Reason())
+	}
+	if n.Prefill != 0 || n.Decode != 0 {
+		fmt.Fprintf(b, " (prefill %.4g ms, decode %.4g ms with %.4g ms of transfer; one worker %.4g ms)", n.Prefill, n.Decode, n.Transfer, n.Whole)
+	}
 }
 
 // Decision says to which holder one request goes, and holds the request's load on this holder. It belongs to the caller

@@ -49,6 +49,9 @@ func TestALongPromptIsComputedApartFromBusyAnswers(t *testing.T) {
 	if n := d.Division; n.Bypass != "" || n.Tokens != 12_000 || n.Transfer <= 0 || n.Whole <= n.Prefill+n.Decode {
 		t.Errorf("%+v", n)
 	}
+	if text := d.String(); !strings.Contains(text, "; http://a rank 0 computes the prompt, and sends 12000 tokens (prefill ") || !strings.Contains(text, " ms of transfer; one worker ") {
+		t.Error(text)
+	}
 	if d.Leg != fleet.LegDecode || d.Prefill.Leg != fleet.LegPrefill {
 		t.Errorf("legs %v and %v", d.Leg, d.Prefill.Leg)
 	}
@@ -131,6 +134,9 @@ func TestAPairWhoseTransfersFailIsLeftAlone(t *testing.T) {
 		d.Done(fleet.OutcomeServed, now)
 	}
 	d := w.route(warmpath.Request{Tokens: prompt(9, 1000), Now: now})
+	if text := d.String(); !strings.HasSuffix(text, "; not divided: "+policy.BypassNoDecode.Reason()) {
+		t.Error(text)
+	}
 	if d.Prefill != nil || d.Division.Bypass != policy.BypassNoDecode {
 		t.Errorf("%+v", d.Division)
 	}
@@ -172,6 +178,9 @@ func TestAPrefixIsFetchedWhenThatIsFaster(t *testing.T) {
 			d := w.route(warmpath.Request{Tokens: p, Now: second, Exclude: nil, Target: "http://b"})
 			if fetches := d.Source != nil && d.Source.URL == "http://a" && d.Fetched == 24_000; fetches != c.fetched {
 				t.Errorf("fetched %d from %v: %s", d.Fetched, d.Source, d)
+			}
+			if strings.Contains(d.String(), "; fetches 24000 tokens from http://a") != c.fetched {
+				t.Error(d)
 			}
 		})
 	}
