@@ -38,6 +38,12 @@ func (g *Gateway) choiceOf(d *warmpath.Decision, p *prepared) *telemetry.Choice 
 			c.Tried = append(c.Tried, d.Candidates[i].Worker.URL)
 		}
 	}
+	if first := d.Prefill; first != nil {
+		c.Prefill = &telemetry.LegChoice{Policy: first.Policy, Terms: first.Terms, Chosen: first.Chosen}
+		for i := range first.Candidates {
+			c.Prefill.Candidates = append(c.Prefill.Candidates, candidateOf(&first.Candidates[i], len(first.Terms)))
+		}
+	}
 	return c
 }
 
@@ -46,6 +52,10 @@ func candidateOf(c *policy.Candidate, terms int) telemetry.Candidate {
 		Worker: c.Worker.URL, Rank: c.Rank, Holder: uint32(c.Holder), Hash: c.Hash, Trust: c.Trust.String(), Bar: c.Bar, Down: !c.Available, Withheld: c.Withheld, BlockSize: c.BlockSize,
 		Match: c.Match, Predicted: c.Predicted, Active: c.Active, AtRisk: c.AtRisk, Full: c.Full,
 		Load: telemetry.LoadOf(&c.Load), Score: telemetry.Finite(c.Score), LeftOut: c.Reason,
+		Fetched: c.Fetched, TransferMS: telemetry.Finite(c.Transfer), Unpaired: c.Unpaired,
+	}
+	if c.Source != nil {
+		out.Source = c.Source.URL
 	}
 	for t, n := range c.Tier {
 		if n > 0 {
@@ -74,6 +84,9 @@ func (x *exchange) logDecision() {
 	if x.choice == nil {
 		return
 	}
-	x.g.DecisionLog.Add(&telemetry.Decided{Record: x.rec, Choice: x.choice},
-		decidedBytes+len(x.choice.Keys)+candidateBytes*len(x.choice.Candidates))
+	candidates := len(x.choice.Candidates)
+	if x.choice.Prefill != nil {
+		candidates += len(x.choice.Prefill.Candidates)
+	}
+	x.g.DecisionLog.Add(&telemetry.Decided{Record: x.rec, Choice: x.choice}, decidedBytes+len(x.choice.Keys)+candidateBytes*candidates)
 }

@@ -388,9 +388,7 @@ func (x *exchange) recordDivision(d *warmpath.Decision) {
 	if !n.Considered {
 		return
 	}
-	if n.Whole > 0 {
-		rec.Division = &telemetry.Division{WholeMS: n.Whole, PrefillMS: n.Prefill, DecodeMS: n.Decode, TransferMS: n.Transfer}
-	}
+	rec.Division = DivisionOf(n)
 	x.g.Telemetry.Divided(rec.Bypass)
 	if d.Prefill != nil {
 		rec.PrefillWorker, rec.PrefillRank = d.Prefill.Worker.URL, d.Prefill.Rank

@@ -11,9 +11,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/internal/gateway"
 	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/internal/tenant"
+	"github.com/warmpath/warmpath/policy"
 )
 
 // logs are the journals of a test's gateway.
@@ -133,6 +135,50 @@ func TestTheDecisionLogHasWhatThePolicySaw(t *testing.T) {
 	}
 	if f.Telemetry.Last(1)[0].ID != d.ID {
 		t.Error("the line and /admin/decisions have different ids")
+	}
+}
+
+// The connector shared carries nothing from one leg to the other, so any worker can play either.
+func TestTheLogSaysHowARequestWasDividedAndWhy(t *testing.T) {
+	for _, c := range []struct {
+		mode    policy.Mode
+		divided bool
+		bypass  string
+	}{{policy.ModeAlways, true, ""}, {policy.ModeNever, false, "never"}} {
+		var l logs
+		f := serve(t, func(s *settings) {
+			s.facts.Transfer.Connector = "shared"
+			s.parts = func(p *gateway.Parts) {
+				withLogs(t, &l)(p)
+				if err := p.Router.ChangePolicies(warmpath.PolicyChange{Standard: "marginal", Legs: warmpath.Legs{Mode: c.mode}}); err != nil {
+					t.Error(err)
+				}
+			}
+		}, worker(t, plain), worker(t, plain))
+		f.post(t, chat)
+		if err := f.stop(); err != nil {
+			t.Fatal(err)
+		}
+		_, lines, text := l.read(t)
+		if len(lines) != 1 {
+			t.Fatalf("%d lines", len(lines))
+		}
+		d := lines[0]
+		first := d.Choice.Prefill
+		if (first != nil) != c.divided || (d.PrefillWorker != "") != c.divided || d.Bypass != c.bypass || (d.Division != nil) != c.divided || (d.TransferTokens > 0) != c.divided {
+			t.Errorf("%s: %s", c.mode, text)
+		}
+		metric := `warmpath_bypassed_total{reason="never"} 1`
+		if c.divided {
+			metric = "warmpath_divided_total 1"
+			at := d.Choice.Candidates[d.Choice.Chosen]
+			if at.Worker != d.Worker || first.Candidates[first.Chosen].Worker != d.PrefillWorker || at.Source != d.PrefillWorker || at.Fetched != d.TransferTokens || d.Worker == d.PrefillWorker {
+				t.Errorf("%s", text)
+			}
+		}
+		if !strings.Contains(f.metrics(t), metric+"\n") {
+			t.Errorf("no %s", metric)
+		}
 	}
 }
 

@@ -112,6 +112,7 @@ func NewReplay(specs []policy.Spec) (*Replay, error) {
 const (
 	maxReplayCandidates = 4096
 	maxReplayPrompt     = 1 << 26
+	maxReplayTransfer   = 1e9 // milliseconds
 )
 
 // ErrCut is the error about a line that ends before its last brace, such as the last line of a file that a router still
@@ -132,10 +133,6 @@ func ReadDecided(text []byte) (*telemetry.Decided, error) {
 		return line, nil
 	}
 	switch {
-	case len(c.Candidates) == 0 || len(c.Candidates) > maxReplayCandidates:
-		return nil, fmt.Errorf("%d candidates", len(c.Candidates))
-	case c.Chosen < 0 || c.Chosen >= len(c.Candidates):
-		return nil, fmt.Errorf("chosen: there is no candidate %d", c.Chosen)
 	case c.Prompt < 0 || c.Prompt > maxReplayPrompt:
 		return nil, fmt.Errorf("prompt: %d tokens", c.Prompt)
 	case c.BlockSize < 0 || c.BlockSize > maxReplayPrompt:
@@ -143,14 +140,34 @@ func ReadDecided(text []byte) (*telemetry.Decided, error) {
 	case c.BlockSize > 0 && len(c.Keys)/11 > c.Prompt/c.BlockSize+1:
 		return nil, fmt.Errorf("keys: more than a prompt of %d tokens has", c.Prompt)
 	}
-	for i := range c.Candidates {
-		x := &c.Candidates[i]
-		if x.Worker == "" || x.Rank < 0 || x.Bar > fleet.BarSuspect || min(x.BlockSize, x.Match, x.Predicted, x.Active, x.AtRisk, x.Full) < 0 ||
-			max(x.BlockSize, x.Match, x.Predicted, x.Active, x.Full) > maxReplayPrompt || x.AtRisk > x.Predicted {
-			return nil, fmt.Errorf("candidate %d has impossible figures", i)
+	err := checkChoice(c.Candidates, c.Chosen)
+	if c.Prefill != nil && err == nil {
+		if err = checkChoice(c.Prefill.Candidates, c.Prefill.Chosen); err != nil {
+			err = fmt.Errorf("prefill: %w", err)
 		}
 	}
+	if err != nil {
+		return nil, err
+	}
 	return line, nil
+}
+
+// checkChoice checks the candidates of a leg and the index of the chosen one.
+func checkChoice(candidates []telemetry.Candidate, chosen int) error {
+	switch {
+	case len(candidates) == 0 || len(candidates) > maxReplayCandidates:
+		return fmt.Errorf("%d candidates", len(candidates))
+	case chosen < 0 || chosen >= len(candidates):
+		return fmt.Errorf("chosen: there is no candidate %d", chosen)
+	}
+	for i := range candidates {
+		x := &candidates[i]
+		if x.Worker == "" || x.Rank < 0 || x.Bar > fleet.BarSuspect || min(x.BlockSize, x.Match, x.Predicted, x.Active, x.AtRisk, x.Full, x.Fetched) < 0 ||
+			max(x.BlockSize, x.Match, x.Predicted, x.Active, x.Full, x.Fetched) > maxReplayPrompt || x.AtRisk > x.Predicted || !(x.TransferMS >= 0 && x.TransferMS <= maxReplayTransfer) {
+			return fmt.Errorf("candidate %d has impossible figures", i)
+		}
+	}
+	return nil
 }
 
 // Add takes one line. It keeps line until later lines were added.
@@ -198,65 +215,115 @@ func (r *Replay) play(line *telemetry.Decided) {
 	if at := time.Unix(0, c.At); at.After(r.out.To) {
 		r.out.To = at
 	}
-	candidates, chosen := r.candidates(c)
 	q := r.query(c)
-	r.measure(line, &candidates[chosen], q.PromptTokens)
-	holder := candidates[chosen].Holder
+	legs := r.legs(c)
+	r.measure(line, legs, q.PromptTokens)
 	for _, p := range r.policies {
 		own := q
 		own.Turn = p.turns[c.Base]
 		p.turns[c.Base]++
-		p.ask(&own, slices.Clone(candidates), holder, line)
+		p.ask(&own, legs, line)
 	}
 }
 
-// ask lets the policy choose among the candidates, and tells it how the request went.
-func (p *replayed) ask(q *policy.Query, candidates []policy.Candidate, recorded fleet.Holder, line *telemetry.Decided) {
+// replayedLeg is the choice of one worker of a decision. A divided request has two.
+type replayedLeg struct {
+	leg        fleet.Leg
+	candidates []policy.Candidate
+	chosen     int // by the recorded policy
+}
+
+// legs returns the legs of a decision in their order. The first one computes the prompt.
+func (r *Replay) legs(c *telemetry.Choice) []replayedLeg {
+	candidates, chosen := r.candidates(c.Candidates, c.Chosen)
+	last := replayedLeg{fleet.LegWhole, candidates, chosen}
+	if c.Prefill == nil {
+		return []replayedLeg{last}
+	}
+	last.leg = fleet.LegDecode
+	candidates, chosen = r.candidates(c.Prefill.Candidates, c.Prefill.Chosen)
+	return []replayedLeg{{fleet.LegPrefill, candidates, chosen}, last}
+}
+
+// ask lets the policy choose a worker for each leg, and tells it how the request went. The candidates of a decode leg
+// have the transfers from the recorded worker of the prefill leg.
+func (p *replayed) ask(q *policy.Query, legs []replayedLeg, line *telemetry.Decided) {
 	for len(p.ends) > 0 && p.ends[0].Now <= q.Now {
 		f := heap.Pop(&p.ends).(policy.Finished)
 		p.policy.Finished(&f)
 	}
-	choice := p.policy.Choose(q, candidates)
 	p.sum.PromptTokens += int64(q.PromptTokens)
-	if choice.Index < 0 {
-		p.sum.None++
-		return
+	var chosen []*policy.Candidate
+	other := false
+	for i := range legs {
+		l := &legs[i]
+		candidates := slices.Clone(l.candidates)
+		q.Leg = l.leg
+		choice := p.policy.Choose(q, candidates)
+		if choice.Index < 0 {
+			p.sum.None++
+			return
+		}
+		chosen = append(chosen, &candidates[choice.Index])
+		other = other || chosen[i].Holder != l.candidates[l.chosen].Holder
 	}
-	c := &candidates[choice.Index]
-	if c.Holder != recorded {
+	if other {
 		p.sum.Other++
 	}
+	c := chosen[0]
 	kept := min(c.Kept(), q.PromptTokens)
 	p.sum.PredictedTokens += int64(kept)
-	p.work[c.Holder] += int64(q.PromptTokens - kept)
-	p.first.Add(firstToken(c, q.PromptTokens))
-	p.policy.Routed(q, c)
+	p.work[c.Holder] += int64(max(q.PromptTokens-kept-c.Fetched, 0))
+	p.first.Add(firstToken(chosen, q.PromptTokens))
+	for i, c := range chosen {
+		q.Leg = legs[i].leg
+		p.policy.Routed(q, c)
+		heap.Push(&p.ends, finishedLeg(q, c, line))
+	}
+}
+
+// finishedLeg is the end of the leg q.Leg at c. A prefill leg ends when the answer begins, because its own end is not
+// recorded.
+func finishedLeg(q *policy.Query, c *policy.Candidate, line *telemetry.Decided) policy.Finished {
 	end := policy.Finished{Holder: c.Holder, Model: q.Model, Class: q.Class, Outcome: fleet.OutcomeServed, RoutedAt: q.Now,
-		Now: max(line.Time.UnixNano()+int64(line.TotalMS*1e6), q.Now), UncachedTokens: q.PromptTokens - kept}
+		Now: max(line.Time.UnixNano()+int64(line.TotalMS*1e6), q.Now), UncachedTokens: max(q.PromptTokens-c.Kept(), 0)}
 	if line.FirstTokenMS > 0 {
 		end.FirstTokenAt = line.Time.UnixNano() + int64(line.FirstTokenMS*1e6)
+	}
+	if q.Leg == fleet.LegPrefill {
+		end.Now = max(end.FirstTokenAt, q.Now)
+		return end
 	}
 	if line.OutputTokens != nil {
 		end.OutputTokens = *line.OutputTokens
 	}
-	heap.Push(&p.ends, end)
+	return end
 }
 
-// firstToken predicts the time from the decision to the first token at c.
-func firstToken(c *policy.Candidate, prompt int) time.Duration {
+// firstToken predicts the time from the decision to the first token at the chosen candidates of the legs.
+func firstToken(chosen []*policy.Candidate, prompt int) time.Duration {
+	c := chosen[0]
 	timing := c.Load.Timing
 	if timing == (fleet.Timing{}) {
 		timing = fleet.DefaultTiming
 	}
-	return c.Load.Backlog + time.Duration(timing.Prompt(max(prompt-c.Kept(), 1), prompt)*1e6)
+	ms := timing.Prompt(max(prompt-c.Kept()-c.Fetched, 1), prompt)
+	for _, c := range chosen {
+		ms += c.Transfer
+	}
+	return c.Load.Backlog + time.Duration(ms*1e6)
 }
 
 // measure records what the recorded decision predicted, and what was measured afterwards.
-func (r *Replay) measure(line *telemetry.Decided, c *policy.Candidate, prompt int) {
+func (r *Replay) measure(line *telemetry.Decided, legs []replayedLeg, prompt int) {
+	var chosen []*policy.Candidate
+	for i := range legs {
+		chosen = append(chosen, &legs[i].candidates[legs[i].chosen])
+	}
 	r.recorded.Policy = line.Policy
 	r.recorded.PromptTokens += int64(prompt)
-	r.recorded.PredictedTokens += int64(min(c.Kept(), prompt))
-	r.known.Add(firstToken(c, prompt))
+	r.recorded.PredictedTokens += int64(min(chosen[0].Kept(), prompt))
+	r.known.Add(firstToken(chosen, prompt))
 	if n := line.ReportedTokens; n != nil && line.PromptTokens > 0 {
 		r.measured.Reports++
 		r.measured.PromptTokens += int64(line.PromptTokens)
@@ -308,24 +375,28 @@ func madeUp(keys []block.Key, c *telemetry.Choice) []block.Token {
 	return workload.Segment{ID: c.Random, Tokens: c.Prompt - len(tokens)}.AppendTokens(tokens)
 }
 
-// candidates returns the candidates of a decision in the order in which the router offered them, and the index of the
-// chosen one.
-func (r *Replay) candidates(c *telemetry.Choice) (list []policy.Candidate, chosen int) {
-	order := make([]int, len(c.Candidates))
+// candidates returns recorded candidates in the order in which the router offered them, and the index of the chosen
+// one.
+func (r *Replay) candidates(recorded []telemetry.Candidate, chosenThere int) (list []policy.Candidate, chosen int) {
+	order := make([]int, len(recorded))
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(c.Candidates[a].Holder, c.Candidates[b].Holder) })
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(recorded[a].Holder, recorded[b].Holder) })
 	list = make([]policy.Candidate, len(order))
 	for to, from := range order {
-		if from == c.Chosen {
+		if from == chosenThere {
 			chosen = to
 		}
-		x := &c.Candidates[from]
+		x := &recorded[from]
 		list[to] = policy.Candidate{
 			Worker: r.worker(x.Worker), Holder: r.holder(x.Worker, x.Rank), Rank: x.Rank, Hash: x.Hash, Trust: trustOf(x.Trust),
 			Available: !x.Down, Bar: x.Bar, Withheld: x.Withheld, Load: x.Load.Fleet(), BlockSize: x.BlockSize,
 			Match: x.Match, Predicted: x.Predicted, Active: x.Active, AtRisk: x.AtRisk, Full: x.Full,
+			Fetched: x.Fetched, Transfer: x.TransferMS, Unpaired: x.Unpaired,
+		}
+		if x.Source != "" {
+			list[to].Source = r.worker(x.Source)
 		}
 		if x.Down && x.Bar != fleet.BarLimited {
 			list[to].Bar = fleet.BarUnavailable

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -170,4 +171,48 @@ func FuzzReplay(f *testing.F) {
 		r.Add(line)
 		r.Result()
 	})
+}
+
+// A divided request has two choices: of the worker that computes the prompt, and of the one that generates the answer.
+func TestAReplayAsksAboutBothLegs(t *testing.T) {
+	var lines []*telemetry.Decided
+	for n := range 4 {
+		line := decided(n, 960, 0, 0)
+		c := line.Choice
+		c.Prefill = &telemetry.LegChoice{Policy: "marginal", Chosen: n % 2, Candidates: c.Candidates}
+		c.Candidates = nil
+		for i, url := range []string{"http://c", "http://d"} {
+			c.Candidates = append(c.Candidates, telemetry.Candidate{Worker: url, Holder: uint32(2 + i), Trust: "exact", BlockSize: 16, Fetched: 1000, Source: "http://a", TransferMS: 30})
+		}
+		c.Candidates[1].Unpaired = policy.ReasonRests
+		lines = append(lines, line)
+	}
+	got := replayOf(t, lines, "marginal")
+	if got.Decisions != 4 || got.Recorded.PredictedTokens != 2*960 {
+		t.Errorf("%+v", got)
+	}
+	p := got.Policies[0]
+	if p.Other != 2 || p.None != 0 || p.PromptTokens != 4000 || p.PredictedTokens != 4*960 || p.FirstToken.Mean < 30 {
+		t.Errorf("%+v", p)
+	}
+	if lines[0].Choice.Candidates[0].Unpaired = policy.ReasonRests; replayOf(t, lines[:1], "marginal").Policies[0].None != 1 {
+		t.Error("a decode worker is chosen that gets no blocks")
+	}
+	for _, change := range []func(*telemetry.Choice){
+		func(c *telemetry.Choice) { c.Prefill.Chosen = 2 },
+		func(c *telemetry.Choice) { c.Prefill.Candidates = nil },
+		func(c *telemetry.Choice) { c.Candidates[0].Fetched = -1 },
+		func(c *telemetry.Choice) { c.Candidates[0].TransferMS = -1 },
+	} {
+		line := decided(1, 960, 0, 0)
+		line.Choice.Prefill = &telemetry.LegChoice{Candidates: slices.Clone(line.Choice.Candidates)}
+		change(line.Choice)
+		text, err := json.Marshal(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ReadDecided(text); err == nil {
+			t.Errorf("%s is accepted", text)
+		}
+	}
 }

@@ -50,6 +50,18 @@ type Choice struct {
 	Terms      []string    `json:"terms"`  // names of the values in Candidate.Terms
 	Chosen     int         `json:"chosen"` // index of the chosen candidate
 	Candidates []Candidate `json:"candidates"`
+
+	// Prefill is the choice of the worker that computes the prompt, if the request is divided. The fields above are then
+	// about the worker that generates the answer.
+	Prefill *LegChoice `json:"prefill,omitempty"`
+}
+
+// LegChoice is the choice of the worker of a prefill leg, for the same prompt at the same time.
+type LegChoice struct {
+	Policy     string      `json:"policy"`
+	Terms      []string    `json:"terms"`
+	Chosen     int         `json:"chosen"`
+	Candidates []Candidate `json:"candidates"`
 }
 
 // Candidate is a holder that a policy could choose. Zero values are absent.
@@ -73,6 +85,13 @@ type Candidate struct {
 	Score     float64        `json:"score,omitempty"`
 	Terms     []float64      `json:"terms,omitempty"`
 	LeftOut   string         `json:"left_out,omitempty"` // the filter's reason
+
+	// Fetched tokens would come from the worker Source, which takes TransferMS. Unpaired says why no tokens can come from
+	// the worker of the prefill leg.
+	Fetched    int     `json:"fetched,omitempty"`
+	Source     string  `json:"source,omitempty"`
+	TransferMS float64 `json:"transfer_ms,omitempty"`
+	Unpaired   string  `json:"unpaired,omitempty"`
 }
 
 // Load is a holder's load at the time of a decision, with the names of /admin/explain. Times are in milliseconds.
