@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -24,7 +25,13 @@ func writeExplanations(w io.Writer, all *admin.Explanations) error {
 			origin, printed = e.TokenOrigin, model
 		}
 		writeHead(w, e, origin)
-		if err := writeCandidates(w, e); err != nil {
+		if leg := e.Prefill; leg != nil {
+			if err := writeCandidates(w, leg.Candidates, leg.Terms); err != nil {
+				return err
+			}
+			fmt.Fprintf(w, "\ndecode leg: the worker that generates the answer\n")
+		}
+		if err := writeCandidates(w, e.Candidates, e.Terms); err != nil {
 			return err
 		}
 	}
@@ -97,6 +104,43 @@ func writeHead(w io.Writer, e *admin.Explanation, origin string) {
 	if e.Queued {
 		fmt.Fprintln(w, "  it would wait for a worker first: all are saturated, or others wait")
 	}
+	writeLegs(w, e)
+}
+
+// writeLegs says which tokens come from another worker, and why one or two workers serve the request.
+func writeLegs(w io.Writer, e *admin.Explanation) {
+	if f := e.Fetch; f != nil {
+		fmt.Fprintf(w, "  fetches %d tokens from %s in %s ms (%s)\n", f.Tokens, f.From, number(f.MS), link(f.Link))
+	}
+	d := e.Division
+	if d == nil {
+		return
+	}
+	if d.Divided {
+		fmt.Fprintf(w, "  two workers: %s\n", d.Why)
+	} else {
+		fmt.Fprintf(w, "  one worker: %s (%s)\n", d.Why, d.Bypass)
+	}
+	if p := d.Predicted; p != nil {
+		fmt.Fprintf(w, "  predicted cost: %s ms at one worker; %s ms at two: prefill %s ms, decode %s ms with %s ms of transfer\n",
+			number(p.WholeMS), number(p.PrefillMS+p.DecodeMS), number(p.PrefillMS), number(p.DecodeMS), number(p.TransferMS))
+	}
+	if d.Link != nil {
+		fmt.Fprintf(w, "  transfer: %d tokens from %s to %s (%s)\n", d.TransferTokens, d.Link.From, d.Link.To, link(d.Link))
+	}
+	if leg := e.Prefill; leg != nil {
+		fmt.Fprintf(w, "\nprefill leg: %s chooses %s rank %d: %s (%s); %d matched, %d predicted\n",
+			leg.Policy, leg.Worker, leg.Rank, leg.Branch, leg.Reason, leg.MatchTokens, leg.PredictedTokens)
+	}
+}
+
+// link describes the times of a link.
+func link(l *admin.Link) string {
+	known := "of other pairs, or assumed"
+	if l.Samples > 0 {
+		known = fmt.Sprintf("from %d measured transfers", l.Samples)
+	}
+	return fmt.Sprintf("%s ms + %s ms for each token, %s", number(l.BaseMS), number(l.TokenMS), known)
 }
 
 // trust returns the trust of the match. It differs from the trust of the chosen worker's cache if the match is only an
@@ -120,20 +164,28 @@ var columns = []struct{ name, unit string }{
 	{"UNCACHED", "tokens"}, {"CACHE TRUST", ""}, {"REQUESTS", "count"}, {"PREFILL", "tokens"}, {"BACKLOG", "ms"}, {"PACE", "ratio"},
 }
 
+// transferColumns are further columns if a candidate would get tokens from another worker.
+var transferColumns = []struct{ name, unit string }{{"FETCHED", "tokens"}, {"TRANSFER", "ms"}}
+
 // writeCandidates prints the columns with their units, then a line for each candidate, and marks the chosen one.
-func writeCandidates(w io.Writer, e *admin.Explanation) error {
+func writeCandidates(w io.Writer, candidates []admin.Candidate, terms []string) error {
 	var table strings.Builder
 	t := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
+	shown := columns
+	fetch := slices.ContainsFunc(candidates, func(c admin.Candidate) bool { return c.FetchedTokens > 0 })
+	if fetch {
+		shown = slices.Concat(columns, transferColumns)
+	}
 	var names, units []string
-	for _, c := range columns {
+	for _, c := range shown {
 		names, units = append(names, c.name), append(units, c.unit)
 	}
-	names = append(append(names, e.Terms...), "SCORE", "WHY")
+	names = append(append(names, terms...), "SCORE", "WHY")
 	fmt.Fprintln(t, strings.Join(names, "\t"))
 	units = append(units, make([]string, len(names)-len(units))...)
 	fmt.Fprintln(t, strings.Join(units, "\t"))
-	for i := range e.Candidates {
-		c := &e.Candidates[i]
+	for i := range candidates {
+		c := &candidates[i]
 		mark := " "
 		if c.Chosen {
 			mark = "*"
@@ -141,7 +193,10 @@ func writeCandidates(w io.Writer, e *admin.Explanation) error {
 		line := []string{mark, c.Worker, strconv.Itoa(c.Rank), strconv.Itoa(c.MatchTokens), tiers(c), strconv.Itoa(c.PredictedTokens),
 			strconv.Itoa(c.AtRiskTokens), strconv.Itoa(c.UncachedTokens), c.Trust, strconv.FormatInt(c.Load.Requests, 10),
 			strconv.FormatInt(c.Load.PrefillTokens, 10), number(c.Load.BacklogMS), number(c.Pace.Factor)}
-		for _, name := range e.Terms {
+		if fetch {
+			line = append(line, strconv.Itoa(c.FetchedTokens), number(c.TransferMS))
+		}
+		for _, name := range terms {
 			line = append(line, term(c, name))
 		}
 		score := number(c.Score)

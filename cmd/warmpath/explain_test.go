@@ -16,6 +16,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/admin"
 	"github.com/warmpath/warmpath/internal/config"
+	"github.com/warmpath/warmpath/internal/telemetry"
 )
 
 func TestExplanationsArePrintedAsTables(t *testing.T) {
@@ -62,6 +63,40 @@ They differ: kv_aware: http://b:1 rank 0, least_load: nobody.
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Error(diff)
+	}
+}
+
+func TestAnExplanationPrintsBothLegs(t *testing.T) {
+	link := &admin.Link{From: "http://p:1", To: "http://d:1", BaseMS: 10, TokenMS: 0.0105, Samples: 12}
+	divided := &admin.Explanation{Base: "m", Policy: "marginal", Branch: "miss", Reason: "no match", Worker: "http://d:1", Trust: "exact", TokenSource: "local", TokensKnown: true, PromptTokens: 4000,
+		Division: &admin.Division{Divided: true, Why: "it costs less", TransferTokens: 4000, Link: link,
+			Predicted: &telemetry.Division{WholeMS: 900, PrefillMS: 400, DecodeMS: 100, TransferMS: 52}},
+		Prefill: &admin.Leg{Policy: "marginal", Branch: "affinity", Reason: "the highest score", Worker: "http://p:1", MatchTokens: 64, PredictedTokens: 80,
+			Candidates: []admin.Candidate{{Worker: "http://p:1", Chosen: true, Trust: "exact", Why: "chosen"}}},
+		Candidates: []admin.Candidate{{Worker: "http://d:1", Chosen: true, Trust: "exact", FetchedTokens: 4000, FetchedFrom: "http://p:1", TransferMS: 52, Why: "chosen"}},
+	}
+	whole := &admin.Explanation{Base: "m", Policy: "marginal", Worker: "http://d:1", Division: &admin.Division{Bypass: "short", Why: "too few tokens"},
+		Fetch: &admin.Fetch{From: "http://p:1", Tokens: 64, MS: 10.5, Link: &admin.Link{BaseMS: 10, TokenMS: 0.01}}}
+	var out bytes.Buffer
+	if err := writeExplanations(&out, &admin.Explanations{Agree: true, Policies: []*admin.Explanation{divided, whole}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"  two workers: it costs less\n",
+		"  predicted cost: 900 ms at one worker; 500 ms at two: prefill 400 ms, decode 100 ms with 52 ms of transfer\n",
+		"  transfer: 4000 tokens from http://p:1 to http://d:1 (10 ms + 0.0105 ms for each token, from 12 measured transfers)\n",
+		"\nprefill leg: marginal chooses http://p:1 rank 0: affinity (the highest score); 64 matched, 80 predicted\n",
+		"\ndecode leg: the worker that generates the answer\n",
+		"FETCHED  TRANSFER", "4000     52",
+		"  one worker: too few tokens (short)\n",
+		"  fetches 64 tokens from http://p:1 in 10.5 ms (10 ms + 0.01 ms for each token, of other pairs, or assumed)\n",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is missing", want)
+		}
+	}
+	if t.Failed() {
+		t.Log(out.String())
 	}
 }
 

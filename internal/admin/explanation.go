@@ -58,6 +58,60 @@ type Explanation struct {
 	ServiceLevels []string    `json:"service_levels"` // the levels of the request, such as 5s/100ms
 	Queued        bool        `json:"queued"`         // the request would first wait in the queue
 	Candidates    []Candidate `json:"candidates"`     // candidates that no filter left out come first
+	// Division says whether the prompt is computed at another worker, and why; absent if no workers exchange KV blocks. If
+	// it is, Prefill is the decision about that worker. The other fields are about the worker that generates the answer.
+	Division *Division `json:"division,omitempty"`
+	Prefill  *Leg      `json:"prefill,omitempty"`
+	// Fetch says which tokens the worker reads from another worker's cache before it computes the rest; absent if none.
+	Fetch *Fetch `json:"fetch,omitempty"`
+}
+
+// Division says whether a request is divided between two workers, and why.
+type Division struct {
+	Divided bool   `json:"divided"`
+	Bypass  string `json:"bypass,omitempty"` // why not, in one word
+	Why     string `json:"why"`
+	// Predicted are the milliseconds of both ways; absent if they were not compared.
+	Predicted *telemetry.Division `json:"predicted,omitempty"`
+	// TransferTokens is the number of prompt tokens whose KV blocks are sent over the Link.
+	TransferTokens int   `json:"transfer_tokens,omitempty"`
+	Link           *Link `json:"link,omitempty"`
+}
+
+// Link is how long KV blocks take from one worker to another.
+type Link struct {
+	From string `json:"from"`
+	To   string `json:"to"`
+	// A transfer of n tokens takes BaseMS + n · TokenMS.
+	BaseMS  float64 `json:"base_ms"`
+	TokenMS float64 `json:"token_ms"`
+	// Samples is the number of measured transfers of this pair. 0: the times are those of other pairs at the same
+	// distance, or are assumed.
+	Samples int `json:"samples"`
+	// AloneUntil is the time until which the pair gets no transfers, because several failed in a row.
+	AloneUntil *time.Time `json:"alone_until,omitempty"`
+}
+
+// Leg is the decision about the worker that computes the prompt.
+type Leg struct {
+	Policy          string      `json:"policy"`
+	Branch          string      `json:"branch"`
+	Reason          string      `json:"reason"`
+	Worker          string      `json:"worker"`
+	Rank            int         `json:"rank"`
+	Trust           string      `json:"trust"`
+	MatchTokens     int         `json:"match_tokens"`
+	PredictedTokens int         `json:"predicted_tokens"`
+	Terms           []string    `json:"terms"`
+	Candidates      []Candidate `json:"candidates"`
+}
+
+// Fetch says which tokens of a prompt come from another worker's cache.
+type Fetch struct {
+	From   string  `json:"from"`
+	Tokens int     `json:"tokens"`
+	MS     float64 `json:"ms"` // the predicted time
+	Link   *Link   `json:"link"`
 }
 
 // Best is a holder with a longer match than the chosen holder.
@@ -89,6 +143,11 @@ type Candidate struct {
 	// Terms are the terms of the score, by name; absent if a filter left the candidate out.
 	Terms   map[string]float64 `json:"terms,omitempty"`
 	LeftOut string             `json:"left_out,omitempty"` // the filter's reason
+	// FetchedTokens are prompt tokens that would come from the worker FetchedFrom, in TransferMS milliseconds. In a decode
+	// leg FetchedFrom is the worker that computes the prompt.
+	FetchedTokens int     `json:"fetched_tokens,omitempty"`
+	FetchedFrom   string  `json:"fetched_from,omitempty"`
+	TransferMS    float64 `json:"transfer_ms,omitempty"`
 }
 
 // explanation returns the answer for a decision. origin is the result of originOf. decided are the last decisions,
@@ -113,6 +172,19 @@ func explanation(e *gateway.Explanation, s *fleet.Snapshot, origin string, decid
 	if e.Err != nil {
 		out.Error = e.Err.Error()
 	}
+	out.Candidates = candidatesOf(r, e, s, decided)
+	for i := range out.Candidates {
+		if c := &out.Candidates[i]; out.Best != nil && out.Best.Worker == c.Worker && out.Best.Rank == c.Rank {
+			out.Best.WhyNot = c.Why
+		}
+	}
+	out.explainLegs(e, s, decided)
+	return out
+}
+
+// candidatesOf returns the candidates of r, which is the record of e or of its prefill leg.
+func candidatesOf(r *warmpath.Record, e *gateway.Explanation, s *fleet.Snapshot, decided []telemetry.Record) []Candidate {
+	list := []Candidate{}
 	for i := range r.Candidates {
 		c := candidate(&r.Candidates[i], r.PromptTokens)
 		c.Chosen, c.Why = i == r.Chosen, r.Why(i)
@@ -131,10 +203,44 @@ func explanation(e *gateway.Explanation, s *fleet.Snapshot, origin string, decid
 		if c.LeftOut == "" {
 			c.Terms = termsOf(r, &r.Candidates[i])
 		}
-		if out.Best != nil && out.Best.Worker == c.Worker && out.Best.Rank == c.Rank {
-			out.Best.WhyNot = c.Why
-		}
-		out.Candidates = append(out.Candidates, c)
+		list = append(list, c)
+	}
+	return list
+}
+
+// explainLegs adds whether the request is divided, and which tokens come from another worker.
+func (out *Explanation) explainLegs(e *gateway.Explanation, s *fleet.Snapshot, decided []telemetry.Record) {
+	r := &e.Record
+	if r.Source != nil && r.Chosen >= 0 {
+		out.Fetch = &Fetch{From: r.Source.URL, Tokens: r.Fetched, MS: r.Candidates[r.Chosen].Transfer, Link: linkOf(s, r.Source, r.Worker)}
+	}
+	n := &r.Division
+	if !n.Considered {
+		return
+	}
+	out.Division = &Division{Divided: r.Prefill != nil, Bypass: string(n.Bypass), Why: n.Bypass.Reason(), Predicted: gateway.DivisionOf(n)}
+	first := r.Prefill
+	if first == nil {
+		return
+	}
+	out.Division.Why = "prefill, transfer and decode at two workers cost less than one worker"
+	if n.Whole <= n.Prefill+n.Decode {
+		out.Division.Why = "the mode is always"
+	}
+	out.Division.TransferTokens, out.Division.Link = n.Tokens, linkOf(s, first.Worker, r.Worker)
+	out.Prefill = &Leg{
+		Policy: first.Policy, Branch: string(first.Branch), Reason: first.Reason, Worker: first.Worker.URL, Rank: first.Rank, Trust: first.Trust.String(),
+		MatchTokens: first.MatchTokens, PredictedTokens: first.PredictedTokens, Terms: append([]string{}, first.Terms...), Candidates: candidatesOf(first, e, s, decided),
+	}
+}
+
+// linkOf returns what the router knows about the link between two workers.
+func linkOf(s *fleet.Snapshot, from, to *fleet.Worker) *Link {
+	l := s.Link(from, to)
+	out := &Link{From: from.URL, To: to.URL, BaseMS: l.Base, TokenMS: l.Token, Samples: l.Samples}
+	if !l.Rested(time.Now().UnixNano()) {
+		at := time.Unix(0, l.AloneUntil).UTC()
+		out.AloneUntil = &at
 	}
 	return out
 }
@@ -206,9 +312,13 @@ func candidate(c *policy.Candidate, prompt int) Candidate {
 			tiers[block.Tier(t).String()] = n
 		}
 	}
-	return Candidate{
+	out := Candidate{
 		Worker: c.Worker.URL, Rank: c.Rank, MatchTokens: c.Match, Tiers: tiers, PredictedTokens: c.Kept(), AtRiskTokens: c.AtRisk,
-		FullTokens: c.Full, UncachedTokens: max(prompt-c.Kept(), 0), Trust: c.Trust.String(), Load: loadOf(c.Load),
-		Score: c.Score, LeftOut: c.Reason,
+		FullTokens: c.Full, UncachedTokens: max(prompt-c.Kept()-c.Fetched, 0), Trust: c.Trust.String(), Load: loadOf(c.Load),
+		Score: c.Score, LeftOut: c.Reason, FetchedTokens: c.Fetched, TransferMS: c.Transfer,
 	}
+	if c.Source != nil {
+		out.FetchedFrom = c.Source.URL
+	}
+	return out
 }

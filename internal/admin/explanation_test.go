@@ -7,10 +7,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/admin"
 	"github.com/warmpath/warmpath/internal/gateway"
 	"github.com/warmpath/warmpath/internal/telemetry"
+	"github.com/warmpath/warmpath/policy"
 )
 
 const question = `{"model":"m","messages":[{"role":"user","content":"x"}],"session_id":"s"}`
@@ -161,5 +163,83 @@ func TestRequestsOfEveryMatchedDialectAreExplained(t *testing.T) {
 		if wrong := status != 200; wrong != (c.origin == "error") || !strings.Contains(text, c.origin) {
 			t.Errorf("%s %s: %d %s", c.path, c.body, status, text)
 		}
+	}
+}
+
+// pair makes the first worker of newAdmin a prefill worker, and the second one a decode worker.
+func pair(f *fleet.Fleet) {
+	for i, role := range []fleet.Role{fleet.RolePrefill, fleet.RoleDecode} {
+		w := f.Snapshot().Workers()[i]
+		facts := w.Facts
+		facts.Role = role
+		facts.Transfer = fleet.Transfer{Connector: "nixl", Host: "10.0.0.1", Port: 5600 + i, EngineIDs: []string{"e"}, TensorParallel: 1, TokenBytes: 1 << 17}
+		f.Put(w.URL, facts)
+	}
+}
+
+func TestAnExplanationShowsBothLegsAndTheirTimes(t *testing.T) {
+	a, f := newAdmin(t, admin.DefaultConfig(), nil)
+	pair(f)
+	divide := func(mode policy.Mode) admin.Explanation {
+		t.Helper()
+		if err := a.Router.ChangePolicies(warmpath.PolicyChange{Standard: "marginal", Legs: warmpath.Legs{Mode: mode, UncachedTokenThreshold: -1}}); err != nil {
+			t.Fatal(err)
+		}
+		status, text := ask(t, a, "POST", "/admin/explain", question)
+		var e admin.Explanation
+		if err := json.Unmarshal([]byte(text), &e); err != nil || status != 200 {
+			t.Fatalf("%d %v: %s", status, err, text)
+		}
+		return e
+	}
+	e := divide(policy.ModeAlways)
+	d, leg := e.Division, e.Prefill
+	if d == nil || !d.Divided || d.Predicted == nil || d.Predicted.WholeMS <= 0 || d.Predicted.TransferMS <= 0 || d.TransferTokens != 100 || d.Bypass != "" || d.Why == "" {
+		t.Fatalf("%+v", d)
+	}
+	if d.Link == nil || d.Link.From != "http://a:1" || d.Link.To != "http://b:1" || d.Link.BaseMS <= 0 || d.Link.Samples != 0 {
+		t.Errorf("%+v", d.Link)
+	}
+	if leg == nil || leg.Worker != "http://a:1" || leg.MatchTokens != 64 || len(leg.Candidates) != 1 || !leg.Candidates[0].Chosen || len(leg.Terms) == 0 || leg.Candidates[0].Why == "" {
+		t.Errorf("%+v", leg)
+	}
+	if c := e.Candidates[0]; e.Worker != "http://b:1" || c.FetchedTokens != 100 || c.FetchedFrom != "http://a:1" || c.TransferMS != d.Predicted.TransferMS || c.UncachedTokens != 0 {
+		t.Errorf("%+v", c)
+	}
+	e = divide(policy.ModeAuto)
+	if d := e.Division; d == nil || d.Divided || d.Bypass != "cost" || d.Predicted == nil || d.Predicted.WholeMS > d.Predicted.PrefillMS+d.Predicted.DecodeMS || e.Prefill != nil {
+		t.Errorf("%+v", e.Division)
+	}
+	e = divide(policy.ModeNever)
+	if d := e.Division; d == nil || d.Bypass != "never" || d.Why != "the mode is never" || d.Predicted != nil {
+		t.Errorf("%+v", d)
+	}
+	for range 3 {
+		f.TransferFailed(f.Snapshot().Workers()[0], f.Snapshot().Workers()[1], time.Now().UnixNano())
+	}
+	if e = divide(policy.ModeAlways); e.Division.Bypass != "no_decode" || e.Division.Why == "" {
+		t.Errorf("%+v", e.Division)
+	}
+}
+
+func TestAnExplanationNamesTheWorkerFromWhichTokensAreFetched(t *testing.T) {
+	a, f := newAdmin(t, admin.DefaultConfig(), nil)
+	pair(f)
+	for i := range 2 {
+		w := f.Snapshot().Workers()[i]
+		facts := w.Facts
+		facts.Role, facts.Transfer.Fetches, facts.Transfer.TokenBytes = fleet.RoleBoth, true, 1
+		f.Put(w.URL, facts)
+	}
+	for range 50 {
+		f.Transferred(f.Snapshot().Workers()[0], f.Snapshot().Workers()[1], 64, time.Microsecond)
+	}
+	_, text := ask(t, a, "POST", "/admin/explain", question, "X-Warmpath-Worker", "http://b:1")
+	var e admin.Explanation
+	if err := json.Unmarshal([]byte(text), &e); err != nil {
+		t.Fatal(err)
+	}
+	if e.Fetch == nil || e.Fetch.From != "http://a:1" || e.Fetch.Tokens != 64 || e.Fetch.Link.Samples != 50 || !strings.Contains(e.Summary, "fetches 64 tokens from http://a:1") {
+		t.Errorf("%+v: %s", e.Fetch, text)
 	}
 }
