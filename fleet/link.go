@@ -1,6 +1,8 @@
 package fleet
 
 import (
+	"cmp"
+	"slices"
 	"sync"
 	"time"
 )
@@ -167,6 +169,32 @@ func (s *Snapshot) Link(from, to *Worker) Link {
 		out.AloneUntil = p.until
 	}
 	return out
+}
+
+// PairLink is what the fleet learned about the link of a pair of workers.
+type PairLink struct {
+	From, To *Worker
+	Link
+	Failures int // failed transfers since the last one that did not fail
+}
+
+// Links returns the pairs of present workers whose transfers were measured or failed, by the order of From and To.
+func (s *Snapshot) Links() []PairLink {
+	var list []PairLink
+	s.links.mu.RLock()
+	for key, p := range s.links.pairs {
+		if from, to := s.ByID(key.from), s.ByID(key.to); from != nil && to != nil {
+			list = append(list, PairLink{From: from, To: to, Failures: p.failures})
+		}
+	}
+	s.links.mu.RUnlock()
+	for i := range list {
+		list[i].Link = s.Link(list[i].From, list[i].To)
+	}
+	slices.SortFunc(list, func(a, b PairLink) int {
+		return cmp.Or(cmp.Compare(a.From.ID, b.From.ID), cmp.Compare(a.To.ID, b.To.ID))
+	})
+	return list
 }
 
 // Transferred notes that the blocks of so many tokens came from worker from to worker to within the given time. It ends

@@ -251,6 +251,9 @@ func (a *Admin) workers(w http.ResponseWriter, _ *http.Request) {
 	if a.Workers != nil {
 		out.Removed = a.Workers.Removed()
 	}
+	for _, l := range snapshot.Links() {
+		out.Links = append(out.Links, LearnedLink{*linkOf(snapshot, l.From, l.To), l.Failures})
+	}
 	out.Index = append(out.Index, a.Sources.Index()...)
 	if a.Sources.Stale != nil {
 		out.StaleSeconds = a.Sources.Stale().Seconds()
@@ -273,7 +276,10 @@ func workerOf(w *fleet.Worker) Worker {
 	line := Worker{
 		URL: w.URL, Engine: f.Engine.String(), Version: f.Version, Models: []string{}, BlockSize: f.BlockSize,
 		Blocks: f.BlocksPerRank, Ranks: len(w.Holders), Labels: f.Labels, Healthy: w.Healthy, Ready: w.Ready, Draining: w.Draining, Asleep: w.Asleep, Why: w.Why,
-		Holders: []Holder{},
+		Role: f.Role.String(), Holders: []Holder{},
+	}
+	if t := &f.Transfer; t.Connector != "" {
+		line.Transfer = &Transfer{t.Connector, t.Host, t.Port, t.EngineIDs, t.TensorParallel, t.PipelineParallel, t.TokenBytes, t.Fetches}
 	}
 	for i := range f.Models {
 		line.Models = append(line.Models, f.Models[i].ID)

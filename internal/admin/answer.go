@@ -14,6 +14,8 @@ type Workers struct {
 	Index   []telemetry.Index `json:"index"` // one for each base model
 	Kinds   []Kind            `json:"kinds"` // workers that share one timing
 	Tokens  *Tokens           `json:"tokens,omitempty"`
+	// Links are the pairs of workers between which KV blocks were sent, with what the router learned of them.
+	Links []LearnedLink `json:"links,omitempty"`
 	// Removed are the URLs that a source of workers lists, and that an operator removed all the same.
 	Removed []string `json:"removed,omitempty"`
 	// StaleSeconds is the age of the figures of the index and of the event streams; absent if they are current.
@@ -58,10 +60,14 @@ type Worker struct {
 	Blocks    int      `json:"blocks"`     // capacity of one rank in engine blocks; 0 is not known
 	Ranks     int      `json:"ranks"`
 	// Labels are the facts that the operator gave about the worker, such as hardware, node and zone.
-	Labels   map[string]string `json:"labels,omitempty"`
-	Healthy  bool              `json:"healthy"`
-	Ready    bool              `json:"ready"` // requests may go there
-	Draining bool              `json:"draining"`
+	Labels map[string]string `json:"labels,omitempty"`
+	// Role is both, prefill or decode: which legs of requests the worker serves. Transfer says how the worker exchanges KV
+	// blocks with others; absent if it does not.
+	Role     string    `json:"role"`
+	Transfer *Transfer `json:"transfer,omitempty"`
+	Healthy  bool      `json:"healthy"`
+	Ready    bool      `json:"ready"` // requests may go there
+	Draining bool      `json:"draining"`
 	// Source is what lists the worker: list (the configuration or the command line), file, admin or dns.
 	Source string `json:"source,omitempty"`
 	// LeavesBy is when a worker that leaves is gone at the latest; absent if the worker does not leave.
@@ -70,6 +76,27 @@ type Worker struct {
 	Why      string     `json:"why,omitempty"`   // reason why the worker is not ready
 	Notes    []string   `json:"notes,omitempty"` // what discovery could not learn of the worker, or assumed
 	Holders  []Holder   `json:"holders"`
+}
+
+// Transfer says how a worker sends KV blocks to other workers and receives them, as the operator says or the engine
+// reports. Absent fields are not known, or not needed.
+type Transfer struct {
+	Connector        string   `json:"connector"` // workers with the same connector exchange blocks
+	Host             string   `json:"host,omitempty"`
+	Port             int      `json:"port,omitempty"`
+	EngineIDs        []string `json:"engine_ids,omitempty"` // one for each rank
+	TensorParallel   int      `json:"tensor_parallel,omitempty"`
+	PipelineParallel int      `json:"pipeline_parallel,omitempty"`
+	KVBytesPerToken  int      `json:"kv_bytes_per_token,omitempty"`
+	// Fetches: the worker can read a part of a prompt's blocks from another worker's cache.
+	Fetches bool `json:"fetches,omitempty"`
+}
+
+// LearnedLink is a pair of workers between which KV blocks were sent.
+type LearnedLink struct {
+	Link
+	// Failures is the number of transfers that failed since the last one that did not.
+	Failures int `json:"failures,omitempty"`
 }
 
 // Kind describes workers that are alike and share one timing.

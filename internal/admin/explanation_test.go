@@ -222,6 +222,46 @@ func TestAnExplanationShowsBothLegsAndTheirTimes(t *testing.T) {
 	}
 }
 
+func TestWorkersShowRolesAndLinks(t *testing.T) {
+	a, f := newAdmin(t, admin.DefaultConfig(), nil)
+	workers := func() (got admin.Workers) {
+		t.Helper()
+		_, text := ask(t, a, "GET", "/admin/workers", "")
+		if err := json.Unmarshal([]byte(text), &got); err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	if got := workers(); got.Workers[0].Role != "both" || got.Workers[0].Transfer != nil || got.Links != nil {
+		t.Errorf("%+v", got)
+	}
+	pair(f)
+	one, two := f.Snapshot().Workers()[0], f.Snapshot().Workers()[1]
+	for range 30 {
+		f.Transferred(one, two, 1000, 40*time.Millisecond)
+	}
+	for range 3 {
+		f.TransferFailed(two, one, time.Now().UnixNano())
+	}
+	got := workers()
+	if w := got.Workers[0]; w.Role != "prefill" || w.Transfer == nil || w.Transfer.Connector != "nixl" || w.Transfer.Port != 5600 || w.Transfer.KVBytesPerToken != 1<<17 || got.Workers[1].Role != "decode" {
+		t.Errorf("%+v", w)
+	}
+	if len(got.Links) != 2 {
+		t.Fatalf("%+v", got.Links)
+	}
+	if l := got.Links[0]; l.From != one.URL || l.To != two.URL || l.Samples != 30 || l.AloneUntil != nil || l.Failures != 0 || l.BaseMS+1000*l.TokenMS < 30 || l.BaseMS+1000*l.TokenMS > 50 {
+		t.Errorf("%+v", l)
+	}
+	if l := got.Links[1]; l.From != two.URL || l.Failures != 3 || l.AloneUntil == nil || !l.AloneUntil.After(time.Now()) {
+		t.Errorf("%+v", l)
+	}
+	f.Remove(two.ID)
+	if got := workers(); got.Links != nil {
+		t.Errorf("links of a worker that left: %+v", got.Links)
+	}
+}
+
 func TestAnExplanationNamesTheWorkerFromWhichTokensAreFetched(t *testing.T) {
 	a, f := newAdmin(t, admin.DefaultConfig(), nil)
 	pair(f)

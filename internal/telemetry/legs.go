@@ -59,7 +59,10 @@ func (t *Telemetry) makeLegMetrics(f promauto.Factory) {
 		t.legs.requests.WithLabelValues(leg)
 		t.legs.failures.WithLabelValues(leg, PhaseTransfer)
 		t.legs.failures.WithLabelValues(leg, leg)
+		t.legs.seconds.WithLabelValues(leg)
 	}
+	t.legs.aborted.WithLabelValues("sent")
+	t.legs.aborted.WithLabelValues("not_sent")
 }
 
 // Divided counts a decision in a fleet whose workers exchange KV blocks. bypass is the reason why the request is not

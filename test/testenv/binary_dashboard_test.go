@@ -34,6 +34,7 @@ var legitimatelyEmpty = []string{
 	"warmpath_hold_wait_seconds",       // some worker can always take requests
 	"warmpath_retries_total",           // no attempt failed
 	"warmpath_stream_recoveries_total", // no stream lost its worker
+	"warmpath_bypassed_total",          // no workers exchange KV blocks
 }
 
 // prometheusTool returns the path of a program of Prometheus that `make interop` installs.
