@@ -21,7 +21,6 @@ type file struct {
 	Source string `json:"source"`
 	Engine string `json:"engine"` // the engine whose usual connector this is, "" for none
 	Order  string `json:"order"`  // orderFirst or orderTogether
-	Ask    string `json:"ask"`    // path at prefill.address that answers with the engine ids, "" for none
 	// LegsOnly: an engine that was started for one leg refuses whole requests.
 	LegsOnly bool     `json:"legs_only"`
 	Needs    []string `json:"needs"` // values without which no request is divided

@@ -27,7 +27,6 @@ var update = flag.Bool("update", false, "rewrite what the scripts in testdata ex
 //	kept BODY                             the answer of the decode leg; what is kept of it for the next turn
 //	fetch [BODY]                          the request, or BODY, is to read what was kept, or what the other worker has
 //	abort prefill|decode                  how the leg is aborted
-//	ask [ANSWER]                          what the bootstrap server of the prefill worker is asked; what its answer says
 //	foreign BODY                          whether a client may send that
 func TestScripts(t *testing.T) {
 	for _, name := range Names() {
@@ -111,8 +110,6 @@ func (s *script) line(word, rest string) {
 			return
 		}
 		s.say("the connection is closed")
-	case "ask":
-		s.ask(rest)
 	case "foreign":
 		if field, found := Foreign([]byte(rest)); found {
 			s.say("refused: %s", field)
@@ -122,21 +119,6 @@ func (s *script) line(word, rest string) {
 	default:
 		s.t.Fatalf("unknown line %q", word)
 	}
-}
-
-func (s *script) ask(answer string) {
-	if answer == "" {
-		url, ok := s.c.Ask(&s.pair.Prefill)
-		s.say("GET %s (%v)", url, ok)
-		return
-	}
-	ids, tensor, pipeline, err := Asked([]byte(answer), s.pair.Prefill.FirstRank)
-	if err != nil {
-		s.say("nothing is known: %v", err)
-		return
-	}
-	s.say("engine ids %q, groups of %d and %d", ids, tensor, pipeline)
-	s.pair.Prefill.Transfer.EngineIDs = ids
 }
 
 func (s *script) request(kind, rest string) {
