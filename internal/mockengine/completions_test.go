@@ -355,35 +355,52 @@ func FuzzRequests(f *testing.F) {
 		`{"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{}"}}]}],"continue_final_message":true}`,
 		`{"messages":[null],"prompt":[null],"tools":{},"stop":{},"n":1.5}`,
 		`{"prompt":["a","b","c","d"],"n":4611686018427387904,"max_tokens":9223372036854775807,"min_tokens":9223372036854775807}`,
+		`{"prompt":"x","kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[[1,-2,1e30],null],"remote_engine_id":"e","remote_request_id":"r","remote_host":"h","remote_port":-1,"remote_num_tokens":-5,"tp_size":1}}`,
+		`{"messages":[{"role":"user","content":"x"}],"kv_transfer_params":{"do_remote_decode":true,"prompt_token_ids":[1,2],"remote_kv_source":{"kv_request_id":1},"remote_decoder":[]}}`,
+		`{"prompt":["a","b"],"bootstrap_host":["h",null],"bootstrap_port":[null,8998],"bootstrap_room":[1,-9223372036854775808],"disagg_prefill_dp_rank":-3}`,
+		`{"prompt":"x","disaggregated_params":{"request_type":"generation_only","ctx_request_id":4611686018427387954,"first_gen_tokens":[1],"encoded_opaque_state":"AAE="}}`,
 	} {
 		f.Add([]byte(body))
 	}
-	cfg := DefaultConfig()
-	cfg.MaxModelLen = 4096
-	l := &life{cfg: &cfg}
+	var lives []*life
+	for _, connector := range []Connector{NIXL, TRTLLM, Rooms} {
+		cfg := DefaultConfig()
+		cfg.MaxModelLen, cfg.Kind, cfg.Transfer.Connector = 4096, connectors[connector], connector
+		lives = append(lives, &life{cfg: &cfg})
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		body, err := fastjson.ParseBytes(data)
 		if err != nil {
 			return
 		}
-		for _, chat := range []bool{true, false} {
-			g, err := l.readGeneration(body, chat, "")
-			if err != nil || g.excess(cfg.MaxModelLen) != "" {
-				continue
-			}
-			if g.choices < 1 || g.choices*len(g.prompts) > maxChoices || g.choices > maxChoices {
-				t.Fatalf("%d choices for each of %d prompts", g.choices, len(g.prompts))
-			}
-			for i := range g.prompts {
-				options := g.options
-				options.limit = min(options.limit, cfg.MaxModelLen-len(g.prompts[i].tokens))
-				a := answerTo(g.prompts[i].tokens, 0, &options)
-				if len(a.tokens) == 0 || len(a.tokens) > options.limit || a.text > len(a.tokens) {
-					t.Fatalf("answer of %d tokens, %d of text, limit %d", len(a.tokens), a.text, options.limit)
-				}
+		for _, l := range lives {
+			for _, chat := range []bool{true, false} {
+				checkGeneration(t, l, body, chat)
 			}
 		}
 	})
+}
+
+// checkGeneration reads a request, and makes its answers if the engine does not refuse it.
+func checkGeneration(t *testing.T, l *life, body *fastjson.Value, chat bool) {
+	g, err := l.readGeneration(body, chat, "")
+	if err != nil || g.excess(l.cfg.MaxModelLen) != "" {
+		return
+	}
+	if g.choices < 1 || g.choices*len(g.prompts) > maxChoices || g.choices > maxChoices {
+		t.Fatalf("%d choices for each of %d prompts", g.choices, len(g.prompts))
+	}
+	if b := g.bootstrap; b != nil && (len(b.rooms) != len(g.prompts) || len(b.hosts) != len(g.prompts) || len(b.ports) != len(g.prompts)) {
+		t.Fatalf("%+v for %d prompts", b, len(g.prompts))
+	}
+	for i := range g.prompts {
+		options := g.options
+		options.limit = min(options.limit, l.cfg.MaxModelLen-len(g.prompts[i].tokens))
+		a := answerTo(g.prompts[i].tokens, 0, &options)
+		if len(a.tokens) == 0 || len(a.tokens) > options.limit || a.text > len(a.tokens) {
+			t.Fatalf("answer of %d tokens, %d of text, limit %d", len(a.tokens), a.text, options.limit)
+		}
+	}
 }
 
 func TestTwoHundredConcurrentStreamsAreComplete(t *testing.T) {

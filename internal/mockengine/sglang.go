@@ -246,6 +246,11 @@ func (x *run) join(ctx context.Context, i int) {
 	}
 }
 
+// engineError is an error in the words of the engine.
+type engineError string
+
+func (e engineError) Error() string { return string(e) }
+
 // prefillInfo is the answer of a bootstrap server about the whole prefill worker, as far as it matters here.
 type prefillInfo struct {
 	DPSize   int  `json:"dp_size"`
@@ -264,7 +269,7 @@ func (x *exchange) prefillInfo(ctx context.Context, url, name string) (info pref
 			return info, ctx.Err()
 		}
 	}
-	return info, fmt.Errorf("Could not fetch prefill parallel info from %s after %d attempts", name, tries) //nolint:staticcheck // the engine's words
+	return info, engineError(fmt.Sprintf("Could not fetch prefill parallel info from %s after %d attempts", name, tries))
 }
 
 // prefillRank returns the rank of the prefill worker at which a part's room is: the rank that the request names, the
@@ -293,7 +298,7 @@ func (x *run) prefillRank(ctx context.Context, url string, i int, info prefillIn
 	}
 	var there struct{}
 	if err := c.get(ctx, fmt.Sprintf("%s/route?prefill_dp_rank=%d&prefill_cp_rank=0&target_tp_rank=0&target_pp_rank=0", url, rank), &there); err != nil {
-		return 0, fmt.Errorf("Could not fetch bootstrap info for: prefill_dp_rank: %d prefill_cp_rank: 0 target_tp_rank: 0 and target_pp_rank 0", rank) //nolint:staticcheck // the engine's words
+		return 0, engineError(fmt.Sprintf("Could not fetch bootstrap info for: prefill_dp_rank: %d prefill_cp_rank: 0 target_tp_rank: 0 and target_pp_rank 0", rank))
 	}
 	return rank, nil
 }
