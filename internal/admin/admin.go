@@ -94,6 +94,7 @@ func New(cfg Config, parts Parts) *Admin {
 		{"POST", "/admin/workers", a.addWorker},
 		{"PATCH", "/admin/workers", a.changeWorker},
 		{"DELETE", "/admin/workers", a.removeWorker},
+		{"POST", "/admin/workers/role", a.changeRole},
 		{"GET", "/admin/decisions", a.decisions},
 		{"GET", "/admin/queue", a.queue},
 		{"GET", "/admin/tenants", a.tenants},
@@ -214,7 +215,7 @@ func unknown(w http.ResponseWriter, r *http.Request) {
 		problem(w, http.StatusNotFound, fmt.Errorf("there is no %s here: this is the operators' listener; the clients' listener is at another port (--listen of serve, 8080 by default)", api.Bounded(path)))
 		return
 	}
-	problem(w, http.StatusNotFound, fmt.Errorf("there is no %s %s here; try GET /metrics, GET /health, GET /readiness, GET /openapi.json, GET, POST, PATCH or DELETE /admin/workers, GET /admin/decisions, "+
+	problem(w, http.StatusNotFound, fmt.Errorf("there is no %s %s here; try GET /metrics, GET /health, GET /readiness, GET /openapi.json, GET, POST, PATCH or DELETE /admin/workers, POST /admin/workers/role, GET /admin/decisions, "+
 		"GET /admin/queue, GET /admin/tenants, POST /admin/explain, POST /admin/reload, POST /flush_cache, POST /sleep, POST /wake_up or GET /is_sleeping", api.Bounded(r.Method), api.Bounded(r.URL.Path)))
 }
 

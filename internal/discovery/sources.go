@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -55,6 +56,7 @@ type roster struct {
 	// lists them any more.
 	removed  map[string]bool
 	leaving  map[string]*leave
+	roles    map[string]string // by URL: the role that SetRole gave, in place of the setting
 	stays    uint64
 	defaults Defaults
 }
@@ -144,6 +146,7 @@ func (s *Watcher) merge() {
 				s.drain(t.URL, l.drained)
 			}
 			next := listed{r.defaults.Fill(t), from, before[t.URL].stay}
+			next.Role = cmp.Or(r.roles[t.URL], next.Role)
 			if next.stay == 0 {
 				r.stays++
 				next.stay = r.stays
@@ -152,6 +155,7 @@ func (s *Watcher) merge() {
 		}
 	}
 	maps.DeleteFunc(r.removed, func(url string, _ bool) bool { return !seen[url] })
+	maps.DeleteFunc(r.roles, func(url, _ string) bool { return !seen[url] })
 	for _, url := range slices.Sorted(maps.Keys(r.leaving)) {
 		merged = append(merged, r.leaving[url].listed)
 	}
@@ -288,6 +292,20 @@ func (s *Watcher) Change(url string, change func(*Target)) error {
 	}
 	s.roster.lists[SourceAdmin] = slices.Clone(s.roster.lists[SourceAdmin])
 	s.roster.lists[SourceAdmin][i] = next
+	s.merge()
+	return nil
+}
+
+// SetRole gives the worker at url another role than its settings say. The worker is probed again. The role outlasts a
+// change of the settings, and ends when no source lists the URL any more. The error is ErrAbsent.
+func (s *Watcher) SetRole(url string, role fleet.Role) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	url = NormalURL(url)
+	if _, present := s.find(url); !present {
+		return ErrAbsent
+	}
+	s.roster.roles[url] = role.String()
 	s.merge()
 	return nil
 }

@@ -82,7 +82,7 @@ func NewWatcher(f *fleet.Fleet, targets []Target, c Config, client *http.Client,
 		client = NewClient(nil, c.Peers)
 	}
 	s := &Watcher{fleet: f, client: client, config: c.withDefaults(), log: log, changed: make(chan struct{}), claims: newClaims(), notes: map[string][]string{}, again: map[string]chan struct{}{},
-		roster: roster{lists: map[Source][]Target{}, removed: map[string]bool{}, leaving: map[string]*leave{}}}
+		roster: roster{lists: map[Source][]Target{}, removed: map[string]bool{}, leaving: map[string]*leave{}, roles: map[string]string{}}}
 	if err := s.Replace(targets); err != nil {
 		return nil, err
 	}

@@ -1,0 +1,91 @@
+package gateway
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/proxy"
+)
+
+// roleSwitch is the path of SGLang's role switch [SGLang 0.5.23, srt/entrypoints/http_server.py,
+// srt/disaggregation/role_switch.py].
+const roleSwitch = "/pd_role_switch"
+
+// SwitchesRole reports whether w's engine must be told to change its role. The engines of other kinds serve both legs,
+// or are started with a role.
+func SwitchesRole(w *fleet.Worker) bool { return w.Facts.Engine == fleet.EngineSGLang }
+
+// SwitchRole drains a worker, tells its engine to change its role, and ends the drain. The engine drops its cache. If
+// the engine cannot serve any more, the worker stays drained. SwitchRole returns what the engine answered.
+//
+// The engine refuses the switch while it has requests. If it fails after it has given up the old role, it serves no
+// requests until it is restarted (safe_to_restore is false).
+func (g *Gateway) SwitchRole(ctx context.Context, w *fleet.Worker, role fleet.Role, limit time.Duration) (said string, err error) {
+	if role == fleet.RoleBoth {
+		return "", errors.New("SGLang has the roles prefill and decode only")
+	}
+	if other, under := g.ordered.LoadOrStore(w.ID, roleSwitch); under {
+		return "", fmt.Errorf("the order %s is under way there; try again after the answer to that order", other)
+	}
+	defer g.ordered.Delete(w.ID)
+	before := w.Draining
+	g.Fleet.SetDraining(w.ID, true)
+	keep := false // the engine may serve nothing any more
+	defer func() {
+		if !keep {
+			g.Fleet.SetDraining(w.ID, before)
+		}
+	}()
+	waiting, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if !g.idle(waiting, w) {
+		return "", fmt.Errorf("it still has requests after %v, and was not told; give more time: \"drain\": \"30m\"", limit)
+	}
+	telling, cancelTelling := context.WithTimeout(ctx, orderTimeout)
+	defer cancelTelling()
+	var told reply
+	a := proxy.Attempt{Worker: w.URL, Method: http.MethodPost, Header: http.Header{"Content-Type": {"application/json"}}, Unchecked: true,
+		Dialect: api.OpenAIChat, Path: roleSwitch, Body: fmt.Appendf(nil, `{"new_role":%q}`, role), Writer: &told}
+	result := g.Client.Forward(telling, &a)
+	said = told.text()
+	if result.Answer != nil {
+		said = string(bytes.TrimSpace(result.Answer.Body[:min(len(result.Answer.Body), maxReply)]))
+	}
+	var did struct {
+		Success       bool   `json:"success"`
+		Message       string `json:"message"`
+		SafeToRestore bool   `json:"safe_to_restore"`
+	}
+	understood := json.Unmarshal([]byte(said), &did) == nil && (did.Success || did.Message != "")
+	switch {
+	case result.Class == proxy.Success && did.Success:
+		g.forgetCache(w)
+		if now := g.Fleet.Snapshot().ByID(w.ID); now != nil { // before the drain ends; the next probe finds the rest
+			facts := now.Facts
+			facts.Role = role
+			g.Fleet.Put(w.URL, facts)
+		}
+		return said, nil
+	case result.Status == http.StatusNotFound:
+		return said, fmt.Errorf("the engine has no %s: SGLang has it since 0.5.23", roleSwitch)
+	case result.Status == 0:
+		keep = true
+		return said, fmt.Errorf("it did not answer, and stays drained: %w; look at its log, then end the drain with PATCH /admin/workers", api.CauseOf(result.Err))
+	case understood && !did.SafeToRestore && did.Message != "":
+		// SGLang also says so if nothing was changed, such as without --enable-pd-role-switch. A probe tells the two apart.
+		keep = g.Client.Forward(telling, &proxy.Attempt{Worker: w.URL, Method: http.MethodGet, Path: "/health", Header: http.Header{}, Unchecked: true,
+			Dialect: api.OpenAIChat, Writer: new(reply)}).Class != proxy.Success
+	}
+	if keep {
+		return said, fmt.Errorf("it gave up its old role and failed, and stays drained: %s; restart it", did.Message)
+	}
+	return said, fmt.Errorf("it refused: %s", cmp.Or(did.Message, said))
+}
