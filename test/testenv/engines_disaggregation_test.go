@@ -1,0 +1,431 @@
+package testenv_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/test/testenv"
+)
+
+// A lease of the prefill engine ends after leaseSeconds, and the decode engine keeps the blocks of a request for the
+// next turn for turnSeconds. Both are short, so that the tests can wait for their end.
+const leaseSeconds, turnSeconds = 15, 25
+
+// door is a proxy before an engine. It counts the legs that an engine is asked for.
+type door struct {
+	next    http.Handler
+	url     string
+	asked   atomic.Int64 // number of completions and chats
+	divided atomic.Int64 // number of those that are one of two legs
+}
+
+func newDoor(t *testing.T, engine string) *door {
+	target, err := url.Parse(engine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	proxy.FlushInterval = -1
+	proxy.ErrorHandler = func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) } // as the engine: no answer
+	d := &door{next: proxy}
+	s := httptest.NewServer(d)
+	s.Config.ErrorLog = nil
+	t.Cleanup(s.CloseClientConnections)
+	d.url = s.URL
+	return d
+}
+
+func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost || !strings.HasSuffix(r.URL.Path, "completions") {
+		d.next.ServeHTTP(w, r)
+		return
+	}
+	body, _ := io.ReadAll(r.Body)
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	d.asked.Add(1)
+	var fields struct {
+		Transfer map[string]any `json:"kv_transfer_params"`
+	}
+	if json.Unmarshal(body, &fields) == nil && fields.Transfer != nil {
+		d.divided.Add(1)
+	}
+	d.next.ServeHTTP(w, r)
+}
+
+// pair is a prefill engine and a decode engine that reads its KV cache over NIXL, each behind a door.
+type pair struct {
+	prefill, decode     *realEngine
+	atPrefill, atDecode *door
+}
+
+func newPair(t *testing.T) *pair {
+	model := root(t, "vllm") + "/tiny-turns"
+	engine := func(name, role string) *realEngine {
+		transfer := fmt.Sprintf(`{"kv_connector":"NixlConnector","kv_role":%q,"kv_buffer_device":"cpu","kv_connector_extra_config":`+
+			`{"bidirectional_kv_xfer":true,"kv_lease_duration":%d,"decoder_kv_blocks_ttl":%d}}`, role, leaseSeconds, turnSeconds)
+		return begin(t, name, launch{kind: "vllm",
+			env: []string{"MODEL=" + model, "MAXLEN=8192", "KVBYTES=512M", "VLLM_NIXL_SIDE_CHANNEL_HOST=127.0.0.1",
+				fmt.Sprintf("VLLM_NIXL_SIDE_CHANNEL_PORT=%d", testenv.FreePort(t))},
+			args: []string{"--dtype", "float32", "--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--kv-transfer-config", transfer}})
+	}
+	p := &pair{prefill: engine("prefill", "kv_producer"), decode: engine("decode", "kv_consumer")}
+	p.prefill.await(t)
+	p.decode.await(t)
+	p.warm(t)
+	p.atPrefill, p.atDecode = newDoor(t, p.prefill.url), newDoor(t, p.decode.url)
+	return p
+}
+
+// warm sends each engine a whole request. On a CPU, vLLM 0.32 dies if the first request of a decode engine is a leg.
+func (p *pair) warm(t *testing.T) {
+	t.Helper()
+	for _, e := range []*realEngine{p.prefill, p.decode} {
+		if s := hear(t, e.url, "/v1/completions", `{"model":"tiny","prompt":"warm","max_tokens":4}`); s.Status != http.StatusOK {
+			t.Fatalf("the first request of %s: %d %s", e.name, s.Status, s.raw)
+		}
+	}
+}
+
+// serve starts a gateway before the pair. It gives up a transfer after a few seconds.
+func (p *pair) serve(t *testing.T, connector string, flags ...string) *testenv.Gateway {
+	t.Helper()
+	options := ""
+	if connector != "" {
+		options = ",connector=" + connector
+	}
+	file := filepath.Join(t.TempDir(), "warmpath.yaml")
+	if err := os.WriteFile(file, []byte("gateway: {transfer_timeout: 8s}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	gateway := testenv.Serve(t, append([]string{"--config", file, "--worker", p.atPrefill.url + ",role=prefill" + options,
+		"--worker", p.atDecode.url + ",role=decode" + options}, flags...)...)
+	gateway.Ready(t)
+	return gateway
+}
+
+// idle waits until no engine has a request, and no block of their caches is pinned by a request or by a lease.
+func (p *pair) idle(t *testing.T) {
+	t.Helper()
+	testenv.WaitFor(t, (leaseSeconds+turnSeconds+60)*time.Second, "all blocks to be free", func() error {
+		for _, e := range []*realEngine{p.prefill, p.decode} {
+			for _, name := range []string{"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"} {
+				if value := e.metric(t, name); value != 0 {
+					return fmt.Errorf("%s: %s is %v", e.name, name, value)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// metric returns the sum of a metric's samples.
+func (e *realEngine) metric(t *testing.T, name string) (sum float64) {
+	t.Helper()
+	resp, err := http.Get(e.url + "/metrics")
+	if err != nil {
+		t.Fatalf("get the metrics of %s: %v", e.name, err)
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(resp.Body)
+	for line := range strings.Lines(string(text)) {
+		if sample, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok && strings.HasPrefix(sample, name+"{") {
+			number, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				t.Fatalf("%s: %q: %v", e.name, line, err)
+			}
+			sum += number
+		}
+	}
+	return sum
+}
+
+// heard is what a client is told by an answer, in one piece or as a stream.
+type heard struct {
+	Status        int
+	Text, Finish  string
+	Calls         map[int]toolCall
+	Prompt, IDs   []int  // with return_token_ids
+	Usage         string // tokens of prompt and answer
+	raw           string
+	stream, ended bool
+}
+
+// hear sends a request and reads its whole answer.
+func hear(t *testing.T, base, path, body string) *heard {
+	t.Helper()
+	s, err := hearUntil(context.Background(), base, path, body)
+	if err != nil {
+		t.Errorf("%s: %v", path, err)
+	}
+	return s
+}
+
+func hearUntil(ctx context.Context, base, path, body string) (*heard, error) {
+	s := &heard{Calls: map[int]toolCall{}, stream: strings.Contains(body, `"stream":true`)}
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, base+path, strings.NewReader(body))
+	if err != nil {
+		return s, err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return s, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	raw, err := io.ReadAll(resp.Body)
+	s.Status, s.raw = resp.StatusCode, string(raw)
+	if !s.stream || s.Status != http.StatusOK {
+		s.add(raw)
+		return s, err
+	}
+	for event := range strings.SplitSeq(s.raw, "\n\n") {
+		if payload, ok := strings.CutPrefix(event, "data: "); ok {
+			s.ended = s.ended || payload == "[DONE]"
+			s.add([]byte(payload))
+		}
+	}
+	return s, err
+}
+
+// add adds an answer or an event of a stream.
+func (s *heard) add(payload []byte) {
+	type message struct {
+		Content   string
+		ToolCalls []toolDelta `json:"tool_calls"`
+	}
+	var e struct {
+		Prompt  []int `json:"prompt_token_ids"`
+		Choices []struct {
+			Text           string
+			Delta, Message message
+			FinishReason   string `json:"finish_reason"`
+			Prompt         []int  `json:"prompt_token_ids"`
+			IDs            []int  `json:"token_ids"`
+		}
+		Usage *struct {
+			Prompt     int `json:"prompt_tokens"`
+			Completion int `json:"completion_tokens"`
+		}
+	}
+	if json.Unmarshal(payload, &e) != nil {
+		return
+	}
+	s.Prompt = append(s.Prompt, e.Prompt...)
+	if e.Usage != nil {
+		s.Usage = fmt.Sprint(*e.Usage)
+	}
+	for _, c := range e.Choices {
+		s.Text += c.Text + c.Delta.Content + c.Message.Content
+		s.Prompt, s.IDs = append(s.Prompt, c.Prompt...), append(s.IDs, c.IDs...)
+		for _, d := range append(c.Delta.ToolCalls, c.Message.ToolCalls...) {
+			call := s.Calls[d.Index]
+			s.Calls[d.Index] = toolCall{call.Name + d.Function.Name, call.Arguments + d.Function.Arguments}
+		}
+		if c.FinishReason != "" {
+			s.Finish = c.FinishReason
+		}
+	}
+}
+
+// says tests that the gateway's answer is the one of one engine, and that it has nothing of the transfer.
+func (s *heard) says(t *testing.T, want *heard, what string) bool {
+	t.Helper()
+	got, model := *s, *want
+	got.raw, model.raw = "", ""
+	if !reflect.DeepEqual(got, model) {
+		t.Errorf("%s:\ngot  %+v\nwant %+v\n%.600s", what, got, model, s.raw)
+		return false
+	}
+	if strings.Contains(s.raw, "remote_") {
+		t.Errorf("%s: the client is told of the transfer: %s", what, s.raw)
+	}
+	return true
+}
+
+// legRequest returns the i-th of many requests: completions and chats, in one piece and streamed, with and without ids.
+func legRequest(i, words int) (path, body string) {
+	fields := fmt.Sprintf(`"model":"tiny","temperature":0,"max_tokens":%d`, 4+i%20)
+	if i&1 != 0 {
+		fields += `,"stream":true,"stream_options":{"include_usage":true}`
+	}
+	if i&4 != 0 {
+		fields += `,"return_token_ids":true`
+	}
+	prompt := sentences(fmt.Sprintf("leg%d", i), words)
+	if i&2 != 0 {
+		return "/v1/completions", fmt.Sprintf(`{%s,"prompt":%q}`, fields, prompt)
+	}
+	return "/v1/chat/completions", fmt.Sprintf(`{%s,"messages":[{"role":"user","content":%q}]}`, fields, prompt)
+}
+
+// TestPrefillAndDecodeOnTwoEngines starts two engines that give each other their KV cache over NIXL. The prompt of a
+// request is computed by one, and its answer by the other. Clients must be told what one engine tells them.
+func TestPrefillAndDecodeOnTwoEngines(t *testing.T) {
+	p := newPair(t)
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T)
+	}{
+		{"the same tokens as one engine", p.sameTokens},
+		{"tool calls", p.toolCalls},
+		{"many turns, in both directions", p.manyTurns},
+		{"requests that are better served by one engine", p.bypassed},
+		{"1,000 requests whose clients may leave", p.departures},
+	} {
+		if !t.Run(test.name, func(t *testing.T) {
+			start := time.Now()
+			test.run(t)
+			p.idle(t)
+			t.Logf("%v", time.Since(start).Round(time.Second))
+		}) && (p.prefill.gone() || p.decode.gone()) {
+			t.Fatal("an engine is gone")
+		}
+	}
+}
+
+func (p *pair) sameTokens(t *testing.T) {
+	gateway := p.serve(t, "", "--disaggregation", "always")
+	const n = 100
+	asked, transferred := p.atPrefill.divided.Load(), p.decode.metric(t, "vllm:nixl_bytes_transferred_sum")
+	var next, wrong atomic.Int64
+	var clients sync.WaitGroup
+	for range 4 {
+		clients.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				path, body := legRequest(i, 1+i*i%67)
+				got := hear(t, gateway.URL, path, body)
+				if want := hear(t, p.prefill.url, path, body); !got.says(t, want, body) && wrong.Add(1) > 5 {
+					return
+				}
+			}
+		})
+	}
+	clients.Wait()
+	asked, transferred = p.atPrefill.divided.Load()-asked, p.decode.metric(t, "vllm:nixl_bytes_transferred_sum")-transferred
+	t.Logf("%d of %d requests with two legs, %.1f MB read by the decode engine", asked, n, transferred/1e6)
+	if asked < n || p.atDecode.divided.Load() < n || transferred == 0 {
+		t.Errorf("%d of %d requests have a prefill leg, %d a decode leg, %v bytes were read", asked, n, p.atDecode.divided.Load(), transferred)
+	}
+}
+
+func (p *pair) toolCalls(t *testing.T) {
+	gateway := p.serve(t, "", "--disaggregation", "always")
+	const tools = `"tools":[{"type":"function","function":{"name":"get_weather","parameters":{"type":"object","properties":{"warm":{"type":"boolean"}},"required":["warm"]}}},` +
+		`{"type":"function","function":{"name":"get_time","parameters":{"type":"object","properties":{"zone":{"type":"string"}}}}}]`
+	const chosen = `"tool_choice":{"type":"function","function":{"name":"get_weather"}}`
+	for i, choice := range []string{chosen, `"tool_choice":"auto"`, `"tool_choice":"none"`} {
+		for _, stream := range []string{"", `,"stream":true,"stream_options":{"include_usage":true}`} {
+			body := fmt.Sprintf(`{"model":"tiny","temperature":0,"max_tokens":40,%s,%s%s,"messages":[{"role":"user","content":%q}]}`,
+				tools, choice, stream, sentences(fmt.Sprintf("tools%d", i), 40))
+			got, want := hear(t, gateway.URL, "/v1/chat/completions", body), hear(t, p.prefill.url, "/v1/chat/completions", body)
+			got.says(t, want, body)
+			// The tiny model never ends its arguments, so only a stream tells of the call.
+			if i == 0 && stream != "" && want.Calls[0].Name != "get_weather" {
+				t.Errorf("the engine calls %+v", want.Calls)
+			}
+		}
+	}
+}
+
+// manyTurns plays a conversation. From the second turn on, the prefill engine reads what the decode engine computed.
+func (p *pair) manyTurns(t *testing.T) {
+	gateway := p.serve(t, "nixl_two_way", "--disaggregation", "always")
+	for _, stream := range []bool{false, true} {
+		var history []chatMessage
+		read := p.prefill.metric(t, "vllm:nixl_bytes_transferred_sum")
+		for turn := range 4 {
+			history = append(history, say("user", sentences(fmt.Sprintf("two%v%d", stream, turn), 30)))
+			body := map[string]any{"model": "tiny", "temperature": 0, "max_tokens": 120, "ignore_eos": true, "messages": history}
+			if stream {
+				body["stream"], body["stream_options"] = true, map[string]any{"include_usage": true}
+			}
+			text, err := json.Marshal(body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := hear(t, gateway.URL, "/v1/chat/completions", string(text))
+			history = append(history, say("assistant", got.Text))
+			now := p.prefill.metric(t, "vllm:nixl_bytes_transferred_sum")
+			t.Logf("streamed %v, turn %d: the prefill engine read %v bytes", stream, turn, now-read)
+			read = now
+			got.says(t, hear(t, p.decode.url, "/v1/chat/completions", string(text)), fmt.Sprintf("turn %d", turn))
+		}
+	}
+}
+
+func (p *pair) bypassed(t *testing.T) {
+	gateway := p.serve(t, "", "--disaggregation", "auto", "--pd-uncached-token-threshold", "256")
+	before := p.atPrefill.asked.Load()
+	for _, fields := range []string{
+		`"prompt":"short"`,
+		fmt.Sprintf(`"prompt":%q`, sentences("short", 20)),
+		fmt.Sprintf(`"prompt":%q,"n":2,"temperature":0.5`, sentences("two answers", 100)),
+		fmt.Sprintf(`"prompt":[%q,%q]`, sentences("one", 100), sentences("two", 100)),
+	} {
+		if got := hear(t, gateway.URL, "/v1/completions", `{"model":"tiny","max_tokens":4,`+fields+`}`); got.Status != http.StatusOK {
+			t.Errorf("%.60s: %d %s", fields, got.Status, got.raw)
+		}
+	}
+	never := p.serve(t, "", "--disaggregation", "never")
+	path, body := legRequest(2, 200)
+	hear(t, never.URL, path, body)
+	if n := p.atPrefill.asked.Load() - before; n != 0 {
+		t.Errorf("the prefill engine was asked %d times", n)
+	}
+}
+
+// departures sends 1,000 requests. Two thirds of their clients leave at a random time.
+func (p *pair) departures(t *testing.T) {
+	gateway := p.serve(t, "", "--disaggregation", "always")
+	var next, whole, left atomic.Int64
+	var clients sync.WaitGroup
+	for range 12 {
+		clients.Go(func() {
+			for i := int(next.Add(1)); i <= 1000; i = int(next.Add(1)) {
+				ctx, cancel := context.WithCancel(context.Background())
+				var stop *time.Timer
+				if i%3 != 0 {
+					stop = time.AfterFunc(time.Duration(rand.Int64N(int64(400*time.Millisecond))), cancel)
+				}
+				path, body := legRequest(i, 5+i%40)
+				got, err := hearUntil(ctx, gateway.URL, path, body)
+				switch {
+				case err != nil && ctx.Err() != nil:
+					left.Add(1)
+				case err != nil || got.Status != http.StatusOK:
+					t.Errorf("request %d: %v %d %.300s", i, err, got.Status, got.raw)
+				default:
+					whole.Add(1)
+				}
+				if stop != nil {
+					stop.Stop()
+				}
+				cancel()
+			}
+		})
+	}
+	clients.Wait()
+	t.Logf("%d whole answers, %d clients left", whole.Load(), left.Load())
+	if whole.Load() < 300 || left.Load() < 100 {
+		t.Errorf("%d whole answers, %d clients left", whole.Load(), left.Load())
+	}
+}
