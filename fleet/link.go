@@ -98,6 +98,7 @@ func distanceOf(a, b *Worker) distance {
 // fit is a linear fit of times against numbers of tokens, in which old measurements fade. The zero value knows nothing.
 type fit struct {
 	n               int
+	seen            float64 // the number of measurements, of which old ones fade
 	w, x, y, xx, xy float64 // weighted sums: of 1, tokens, milliseconds, tokens², tokens·milliseconds
 }
 
@@ -108,11 +109,21 @@ const linkFade = 0.98
 // and it often has the handshake of two engines in it.
 const linkPrior = 2
 
-func (f *fit) add(tokens int, ms float64) {
-	x := float64(tokens)
+// linkAbove is the weight of a measurement above the line, where one below the line has the weight 1. A measurement has
+// in it what the decode worker waited for before the transfer: memory, which running requests hold, and the end of its
+// present pass. So the line is near the fastest transfers.
+const linkAbove = 0.1
+
+// add adds a measurement. assumed are the times that are assumed before the first one.
+func (f *fit) add(tokens int, ms float64, assumed Link) {
+	x, weight := float64(tokens), 1.0
+	if line := f.link(assumed); ms > line.Time(tokens) {
+		weight = linkAbove
+	}
 	f.n++
-	f.w, f.x, f.y = f.w*linkFade+1, f.x*linkFade+x, f.y*linkFade+ms
-	f.xx, f.xy = f.xx*linkFade+x*x, f.xy*linkFade+x*ms
+	f.seen = f.seen*linkFade + 1
+	f.w, f.x, f.y = f.w*linkFade+weight, f.x*linkFade+weight*x, f.y*linkFade+weight*ms
+	f.xx, f.xy = f.xx*linkFade+weight*x*x, f.xy*linkFade+weight*x*ms
 }
 
 // link returns the fitted times. assumed counts as linkPrior measurements: one of few tokens, and one of as many tokens
@@ -125,7 +136,7 @@ func (f *fit) link(assumed Link) Link {
 	w, x, y, xx, xy := f.w, f.x, f.y, f.xx, f.xy
 	for _, at := range [...]float64{0, 2 * mean} {
 		ms := assumed.Base + assumed.Token*at
-		const weight = linkPrior / 2
+		weight := linkPrior / 2 * f.w / f.seen // linkPrior measurements of mean weight
 		w, x, y, xx, xy = w+weight, x+weight*at, y+weight*ms, xx+weight*at*at, xy+weight*at*ms
 	}
 	det := w*xx - x*x
@@ -209,8 +220,10 @@ func (f *Fleet) Transferred(from, to *Worker, tokens int, took time.Duration) {
 		return
 	}
 	ms := float64(took) / float64(time.Millisecond)
-	p.fit.add(tokens, ms)
-	l.near[distanceOf(from, to)].add(tokens, ms)
+	assumed := assumedLink(from)
+	near := &l.near[distanceOf(from, to)]
+	p.fit.add(tokens, ms, near.link(assumed))
+	near.add(tokens, ms, assumed)
 }
 
 // TransferFailed notes that a transfer failed. After three in a row the pair is left alone for a while; alone is then

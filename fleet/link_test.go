@@ -54,6 +54,26 @@ func TestALinkIsLearned(t *testing.T) {
 	}
 }
 
+// A first token also waits for memory at the decode worker, sometimes for seconds. That is no time of the link.
+func TestALinkIsLearnedBesideTransfersThatWaitForMemory(t *testing.T) {
+	f, w := linked(nil, nil)
+	random := rand.New(rand.NewPCG(1, 2))
+	for i := range 200 {
+		tokens := 500 + random.IntN(20_000)
+		took := 4 + 0.05*float64(tokens)
+		if i%3 == 0 {
+			took += 3000 * random.Float64()
+		}
+		f.Transferred(w[0], w[1], tokens, time.Duration(took*ms))
+	}
+	l := f.Snapshot().Link(w[0], w[1])
+	for _, n := range []int{1000, 10_000} {
+		if want, got := 4+0.05*float64(n), l.Time(n); got < 0.8*want || got > want+100 {
+			t.Errorf("%d tokens: %.1f ms, and %.1f without the waits", n, got, want)
+		}
+	}
+}
+
 func TestAPairTakesTheTimesOfPairsAsNear(t *testing.T) {
 	near := map[string]string{"node": "1", "zone": "1"}
 	far := map[string]string{"node": "2", "zone": "2"}

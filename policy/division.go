@@ -94,12 +94,24 @@ type Division struct {
 }
 
 // Weigher predicts what it costs to serve a request, whatever policy chose the holders: the cost of the policy marginal
-// with its defaults, with the own times of each holder. It is safe for concurrent use.
+// with the own times of each holder, and with other weights for what the request costs others. It is safe for
+// concurrent use.
 type Weigher struct{ m marginal }
+
+// The weights of what a request costs others, where Marginal has 0.07 and 2.5. Marginal compares workers of one pool,
+// in which each request delays about as many others wherever it goes. A worker that only prefills has no answers to
+// delay, so here these weights decide.
+const (
+	// weigherExternality is the whole exchange rate of the service level 5 s/100 ms, of which Marginal takes half.
+	weigherExternality = 0.15
+	// weigherEviction counts the evicted blocks once: half of them are needed again.
+	weigherEviction = 1
+)
 
 // NewWeigher returns a weigher that has seen no answers.
 func NewWeigher() *Weigher {
 	p := DefaultMarginal()
+	p.Externality, p.Eviction = weigherExternality, weigherEviction
 	return &Weigher{marginal{Marginal: p, weights: p.TierWeights.ByTier()}}
 }
 
@@ -115,7 +127,11 @@ func (w *Weigher) Cost(q *Query, c *Candidate) float64 {
 	s := riskScratches.Get().(*riskScratch)
 	defer riskScratches.Put(s)
 	s.requests, s.every = q.Requests.AppendUnderway(s.requests[:0], c.Holder, q.Now, riskRequests)
-	return cost + w.m.risk(q, &priced, &usual, s)
+	risk := w.m.othersRisk(q, &priced, &usual, s)
+	if q.Leg != fleet.LegPrefill {
+		risk += ownRisk(q, &priced, &usual) // of a divided request it counts once, at the first token
+	}
+	return cost + w.m.Risk*risk
 }
 
 // Routed and Finished tell the weigher of each request, so that it knows the usual lengths of answers.

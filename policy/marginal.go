@@ -240,7 +240,8 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 	if wait == 0 {
 		wait = t.Token * float64(l.PendingTokens)
 	}
-	wait += (step-t.Base)*float64(l.PendingTokens)/fleet.PassTokens + step/2
+	wait += (step - t.Base) * float64(l.PendingTokens) / fleet.PassTokens
+	wait = max(wait-q.Prefilled, 0) + step/2 // a decode leg begins after the prefill leg
 	memory := 0.0
 	if share := shortage(c, n); share > 0 {
 		memory = share * answer * step

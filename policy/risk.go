@@ -125,6 +125,11 @@ func ownFirstToken(c *Candidate) float64 {
 
 // risk returns the risk of c in milliseconds. s.requests are the requests under way at c.
 func (m *marginal) risk(q *Query, c *Candidate, usual *typical, s *riskScratch) float64 {
+	return m.Risk * (m.othersRisk(q, c, usual, s) + ownRisk(q, c, usual))
+}
+
+// othersRisk returns the part of the risk that the requests under way have, without the factor Risk.
+func (m *marginal) othersRisk(q *Query, c *Candidate, usual *typical, s *riskScratch) float64 {
 	l, own := &c.Load, timing(c)
 	n := max(q.PromptTokens-int(m.reach(c)), 1)
 	if q.Leg == fleet.LegDecode {
@@ -145,7 +150,7 @@ func (m *marginal) risk(q *Query, c *Candidate, usual *typical, s *riskScratch) 
 		}
 		risk += d.risk(u, q.Now, s.lengths)
 	}
-	return m.Risk * (risk*float64(s.every) + ownRisk(q, c, usual))
+	return risk * float64(s.every)
 }
 
 // delay is what a new request changes for the other requests at a holder. All times are in milliseconds.
