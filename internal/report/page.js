@@ -206,7 +206,7 @@ function transfers(r) {
       ["KV events applied by routers", count(t.events_applied)], ["KV events lost", count(t.events_lost)]] : []), // live engines do not report these figures
     ["requests retried on another worker", r.requests.retried], ["failed", r.requests.failed], ["rejected", r.requests.rejected],
   ];
-  if (t.handovers) lines.push(["KV handed from prefill to decode workers", `${count(t.handover_tokens)} tokens in ${count(t.handovers)} transfers, p50 ${ms(t.handover_ms.p50)}`]);
+  if (t.handovers) lines.push(["KV sent from worker to worker", `${count(t.handover_tokens)} tokens in ${count(t.handovers)} transfers, p50 ${ms(t.handover_ms.p50)}`]);
   return panel("Transfers and events", null, rows(["what", "how much"], lines));
 }
 

@@ -25,6 +25,7 @@ type StageInfo struct {
 type Answer struct {
 	Request   int // number of the request in the workload
 	Worker    int // number of the worker; -1: not known
+	Prefill   int // of a divided request: the number of the prefill leg's worker, plus 1; 0: not divided
 	Arrival   time.Duration
 	Started   time.Duration // the engine began to work on the request; negative: not known
 	First     time.Duration // time of the first token
@@ -149,10 +150,13 @@ func (r *Recorder) Finish(a *Answer) {
 	if a.Worker >= 0 {
 		w := r.worker(a.Worker)
 		w.Requests++
+		w.OutputTokens += int64(a.Output)
+		if a.Prefill > 0 {
+			w = r.worker(a.Prefill - 1)
+		}
 		w.PromptTokens += int64(a.Prompt)
 		w.cached += int64(a.Cached)
 		w.ComputedTokens += int64(a.Prompt - a.Cached)
-		w.OutputTokens += int64(a.Output)
 	}
 	r.series.answer(a)
 	r.sample(a)

@@ -1,6 +1,9 @@
 package report
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Schema is the name and version of the JSON form. A reader refuses a report with another value. Adding a field does
 // not change the value.
@@ -172,6 +175,18 @@ type Transfers struct {
 	EvictedBlocks int64          `json:"evicted_blocks"`
 	EventsApplied int64          `json:"events_applied"` // KV events that routers applied
 	EventsLost    int64          `json:"events_lost"`
+}
+
+// dividedPercent returns the share of the requests that were divided, in percent; "" if none could be.
+func (t *Transfers) dividedPercent() string {
+	all := t.Divided
+	for _, n := range t.Bypassed {
+		all += n
+	}
+	if all == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.1f", 100*float64(t.Divided)/float64(all))
 }
 
 // Stage has the figures of one part of the workload.

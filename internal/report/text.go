@@ -81,6 +81,7 @@ func columns(runs []*Run) []column {
 		{"KV tokens", true, func(r *Run) string { return Count(int64(r.KVTokens)) }},
 		{"profile", true, func(r *Run) string { return r.Profile }},
 		{"seed", true, func(r *Run) string { return fmt.Sprint(r.Seed) }},
+		{"divided %", true, func(r *Run) string { return r.Transfers.dividedPercent() }},
 		{"hit %", false, func(r *Run) string { return fmt.Sprintf("%.1f", 100*r.HitRate) }},
 		{"TTFT mean", false, ms(func(r *Run) float64 { return r.TTFT.Mean })},
 		{"p50", false, ms(func(r *Run) float64 { return r.TTFT.P50 })},

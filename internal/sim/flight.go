@@ -283,8 +283,12 @@ func (w *world) finish(f *flight) {
 	if f.leg == fleet.LegWhole {
 		f.cached, f.loaded = f.engine.Cached, f.engine.Loaded
 	}
+	prefill := 0
+	if f.leg == fleet.LegDecode {
+		prefill = f.source.index + 1
+	}
 	w.rec.Finish(&report.Answer{
-		Request: f.id, Worker: f.rank.index, Arrival: f.arrival, Started: f.started, First: f.first + w.cfg.Hop, End: f.last + w.cfg.Hop,
+		Request: f.id, Worker: f.rank.index, Prefill: prefill, Arrival: f.arrival, Started: f.started, First: f.first + w.cfg.Hop, End: f.last + w.cfg.Hop,
 		Prompt: f.req.Input, Cached: f.cached, Loaded: f.loaded, Predicted: f.predicted, Output: f.req.Output,
 	})
 	w.finishDecision(f, fleet.OutcomeServed)

@@ -276,6 +276,9 @@ func TestDecodeWorkersTakeOverPrefilledPrompts(t *testing.T) {
 		if (k.Requests > 0) != (i >= 4) {
 			t.Errorf("%s answered %d requests", k.Name, k.Requests)
 		}
+		if (k.ComputedTokens > 0) != (i < 4) {
+			t.Errorf("%s computed %d prompt tokens", k.Name, k.ComputedTokens)
+		}
 	}
 	// Prefills do not delay decodes: the gaps between tokens are not longer than a pass that only decodes.
 	if r.ITL.P99 > 40 {
