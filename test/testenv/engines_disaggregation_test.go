@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -28,12 +29,13 @@ import (
 // next turn for turnSeconds. Both are short, so that the tests can wait for their end.
 const leaseSeconds, turnSeconds = 15, 25
 
-// door is a proxy before an engine. It counts the legs that an engine is asked for.
+// door is a proxy before an engine. A test sees the requests in it, and can do something to them.
 type door struct {
 	next    http.Handler
 	url     string
 	asked   atomic.Int64 // number of completions and chats
 	divided atomic.Int64 // number of those that are one of two legs
+	meets   atomic.Pointer[func(next http.Handler, w http.ResponseWriter, r *http.Request)]
 }
 
 func newDoor(t *testing.T, engine string) *door {
@@ -65,8 +67,18 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if json.Unmarshal(body, &fields) == nil && fields.Transfer != nil {
 		d.divided.Add(1)
+		if meet := d.meets.Load(); meet != nil {
+			(*meet)(d.next, w, r)
+			return
+		}
 	}
 	d.next.ServeHTTP(w, r)
+}
+
+// meet gives each leg that comes to the door to f, until the test ends or calls meet with nil.
+func (d *door) meet(t *testing.T, f func(next http.Handler, w http.ResponseWriter, r *http.Request)) {
+	d.meets.Store(&f)
+	t.Cleanup(func() { d.meets.Store(nil) })
 }
 
 // pair is a prefill engine and a decode engine that reads its KV cache over NIXL, each behind a door.
@@ -290,6 +302,9 @@ func TestPrefillAndDecodeOnTwoEngines(t *testing.T) {
 		{"many turns, in both directions", p.manyTurns},
 		{"requests that are better served by one engine", p.bypassed},
 		{"1,000 requests whose clients may leave", p.departures},
+		{"clients that leave in each phase", p.leavings},
+		{"a request that an engine refuses", p.refusals},
+		{"three transfers that fail", p.leftAlone},
 	} {
 		if !t.Run(test.name, func(t *testing.T) {
 			start := time.Now()
@@ -427,5 +442,105 @@ func (p *pair) departures(t *testing.T) {
 	t.Logf("%d whole answers, %d clients left", whole.Load(), left.Load())
 	if whole.Load() < 300 || left.Load() < 100 {
 		t.Errorf("%d whole answers, %d clients left", whole.Load(), left.Load())
+	}
+}
+
+// leavings lets a client leave during the prefill leg, between the legs, during the transfer, and in the stream.
+func (p *pair) leavings(t *testing.T) {
+	gateway := p.serve(t, "", "--disaggregation", "always")
+	for i, phase := range []string{"prefill", "between", "transfer", "stream"} {
+		ctx, leave := context.WithCancel(context.Background())
+		gone := make(chan struct{}) // closed when the door saw the phase
+		var once sync.Once
+		at := func(d *door, before, after bool) {
+			d.meet(t, func(next http.Handler, w http.ResponseWriter, r *http.Request) {
+				defer once.Do(func() { close(gone) }) // ServeHTTP panics if the connection ends
+				if before {
+					leave()
+				}
+				next.ServeHTTP(w, r)
+				if after {
+					leave()
+				}
+			})
+		}
+		switch phase {
+		case "prefill":
+			at(p.atPrefill, true, false)
+		case "between":
+			at(p.atPrefill, false, true)
+		case "transfer":
+			at(p.atDecode, true, false)
+		default:
+			close(gone)
+		}
+		path, body := "/v1/completions", fmt.Sprintf(`{"model":"tiny","stream":true,"ignore_eos":true,"max_tokens":5000,"prompt":%q}`, sentences(phase, 100))
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, gateway.URL+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", "application/json")
+		resp, err := http.DefaultClient.Do(r)
+		if err == nil {
+			text := make([]byte, 400)
+			if _, err = io.ReadFull(resp.Body, text); err == nil && resp.StatusCode != http.StatusOK || phase != "stream" {
+				t.Errorf("%s: the client is told %d %s", phase, resp.StatusCode, text)
+			}
+			leave()
+			resp.Body.Close()
+		}
+		leave()
+		if (err == nil) != (phase == "stream") {
+			t.Errorf("%s: %v", phase, err)
+		}
+		testenv.WaitFor(t, time.Minute, "the phase "+phase, func() error {
+			select {
+			case <-gone:
+				return nil
+			default:
+				return errors.New("no leg came to the door")
+			}
+		})
+		p.atPrefill.meets.Store(nil)
+		p.atDecode.meets.Store(nil)
+		path, body = legRequest(i, 50)
+		hear(t, gateway.URL, path, body).says(t, hear(t, p.prefill.url, path, body), phase)
+	}
+}
+
+// refusals sends requests that an engine refuses. The client is told what the engine says.
+func (p *pair) refusals(t *testing.T) {
+	gateway := p.serve(t, "", "--disaggregation", "always")
+	for _, fields := range []string{`"temperature":-1`, `"max_tokens":100000`, `"top_p":7`} {
+		body := fmt.Sprintf(`{"model":"tiny","prompt":%q,%s}`, sentences("refused", 60), fields)
+		got, want := hear(t, gateway.URL, "/v1/completions", body), hear(t, p.decode.url, "/v1/completions", body)
+		if got.Status != http.StatusBadRequest || got.raw != want.raw {
+			t.Errorf("%s: %d %s, the engine alone says %d %s", fields, got.Status, got.raw, want.Status, want.raw)
+		}
+	}
+	for _, foreign := range []string{`{"do_remote_prefill":true}`, `{"do_remote_decode":true}`, `{}`, `7`} { // the first would end the engine
+		body := fmt.Sprintf(`{"model":"tiny","prompt":%q,"kv_transfer_params":%s}`, sentences("foreign", 60), foreign)
+		if got := hear(t, gateway.URL, "/v1/completions", body); got.Status != http.StatusBadRequest {
+			t.Errorf("kv_transfer_params %s of a client: %d %s", foreign, got.Status, got.raw)
+		}
+	}
+}
+
+// leftAlone lets transfers fail. After three failures requests have one leg.
+func (p *pair) leftAlone(t *testing.T) {
+	gateway := p.serve(t, "", "--disaggregation", "always")
+	p.atDecode.meet(t, func(_ http.Handler, w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, `{"error":{"message":"Internal server error","type":"InternalServerError","param":null,"code":500}}`, 500)
+	})
+	before := p.atPrefill.divided.Load()
+	for i := range 8 {
+		path, body := legRequest(60+i, 60)
+		got := hear(t, gateway.URL, path, body)
+		got.says(t, hear(t, p.prefill.url, path, body), fmt.Sprintf("request %d", i))
+	}
+	n := p.atPrefill.divided.Load() - before
+	t.Logf("%d prefill legs of 8 requests", n)
+	if n < 3 || n > 7 {
+		t.Errorf("%d prefill legs of 8 requests whose transfers fail", n)
 	}
 }
