@@ -19,6 +19,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -304,7 +305,10 @@ func TestPrefillAndDecodeOnTwoEngines(t *testing.T) {
 		{"1,000 requests whose clients may leave", p.departures},
 		{"clients that leave in each phase", p.leavings},
 		{"a request that an engine refuses", p.refusals},
+		{"legs that fail", p.failures},
 		{"three transfers that fail", p.leftAlone},
+		{"a lease that ends between the legs", p.lateDecode},
+		{"an engine that freezes between the legs", p.frozenPrefill},
 	} {
 		if !t.Run(test.name, func(t *testing.T) {
 			start := time.Now()
@@ -526,6 +530,34 @@ func (p *pair) refusals(t *testing.T) {
 	}
 }
 
+// failures lets one leg fail. The client is told nothing of it.
+func (p *pair) failures(t *testing.T) {
+	for _, at := range []*door{p.atPrefill, p.atDecode} {
+		for i, status := range []int{500, 503, 0} {
+			gateway := p.serve(t, "", "--disaggregation", "always")
+			var failed atomic.Bool
+			at.meet(t, func(next http.Handler, w http.ResponseWriter, r *http.Request) {
+				switch {
+				case failed.Swap(true):
+					next.ServeHTTP(w, r)
+				case status == 0:
+					panic(http.ErrAbortHandler)
+				default:
+					http.Error(w, `{"error":{"message":"Internal server error","type":"InternalServerError","param":null,"code":500}}`, status)
+				}
+			})
+			path, body := legRequest(40+i, 60)
+			got := hear(t, gateway.URL, path, body)
+			got.says(t, hear(t, p.prefill.url, path, body), fmt.Sprintf("%s, status %d", at.url, status))
+			if !failed.Load() {
+				t.Errorf("%s was not asked", at.url)
+			}
+			at.meets.Store(nil)
+			gateway.Stop(syscall.SIGTERM)
+		}
+	}
+}
+
 // leftAlone lets transfers fail. After three failures requests have one leg.
 func (p *pair) leftAlone(t *testing.T) {
 	gateway := p.serve(t, "", "--disaggregation", "always")
@@ -543,4 +575,37 @@ func (p *pair) leftAlone(t *testing.T) {
 	if n < 3 || n > 7 {
 		t.Errorf("%d prefill legs of 8 requests whose transfers fail", n)
 	}
+}
+
+// lateDecode holds a decode leg until the lease of its blocks has ended.
+func (p *pair) lateDecode(t *testing.T) {
+	gateway := p.serve(t, "", "--disaggregation", "always")
+	var late atomic.Bool
+	p.atDecode.meet(t, func(next http.Handler, w http.ResponseWriter, r *http.Request) {
+		if !late.Swap(true) {
+			before := p.prefill.metric(t, "vllm:nixl_num_kv_expired_reqs_total")
+			testenv.Poll((leaseSeconds+60)*time.Second, func() bool { return p.prefill.metric(t, "vllm:nixl_num_kv_expired_reqs_total") > before })
+		}
+		next.ServeHTTP(w, r)
+	})
+	path, body := legRequest(70, 60)
+	hear(t, gateway.URL, path, body).says(t, hear(t, p.prefill.url, path, body), "a late decode leg")
+}
+
+// frozenPrefill stops the prefill engine after its leg, so the transfer does not end: vLLM 0.32 has no time limit for
+// it. The stream is served all the same.
+func (p *pair) frozenPrefill(t *testing.T) {
+	path, body := legRequest(81, 120) // a stream
+	want := hear(t, p.prefill.url, path, body)
+	gateway := p.serve(t, "", "--disaggregation", "always")
+	thaw := func() { _ = syscall.Kill(-p.prefill.pgid, syscall.SIGCONT) }
+	t.Cleanup(thaw)
+	p.atPrefill.meet(t, func(next http.Handler, w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(w, r)
+		_ = syscall.Kill(-p.prefill.pgid, syscall.SIGSTOP)
+	})
+	start := time.Now()
+	hear(t, gateway.URL, path, body).says(t, want, "the prefill engine freezes")
+	t.Logf("served after %v", time.Since(start).Round(time.Millisecond))
+	thaw()
 }
