@@ -309,6 +309,7 @@ func TestPrefillAndDecodeOnTwoEngines(t *testing.T) {
 		{"three transfers that fail", p.leftAlone},
 		{"a lease that ends between the legs", p.lateDecode},
 		{"an engine that freezes between the legs", p.frozenPrefill},
+		{"a prefill engine that dies", p.deadPrefill},
 	} {
 		if !t.Run(test.name, func(t *testing.T) {
 			start := time.Now()
@@ -608,4 +609,41 @@ func (p *pair) frozenPrefill(t *testing.T) {
 	hear(t, gateway.URL, path, body).says(t, want, "the prefill engine freezes")
 	t.Logf("served after %v", time.Since(start).Round(time.Millisecond))
 	thaw()
+}
+
+// again starts an engine again, once it is gone.
+func (p *pair) again(t *testing.T, e *realEngine) {
+	t.Helper()
+	_ = syscall.Kill(-e.pgid, syscall.SIGKILL)
+	testenv.Until(t, e.name+" is gone", e.gone)
+	e.start(t)
+	e.await(t)
+	p.warm(t)
+}
+
+// deadPrefill kills the prefill engine during its leg, and between the legs.
+func (p *pair) deadPrefill(t *testing.T) {
+	path, body := legRequest(90, 200)
+	want := hear(t, p.prefill.url, path, body)
+	gateway := p.serve(t, "", "--disaggregation", "always")
+	p.atPrefill.meet(t, func(next http.Handler, w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(w, r)
+		_ = syscall.Kill(-p.prefill.pgid, syscall.SIGKILL)
+	})
+	start := time.Now()
+	hear(t, gateway.URL, path, body).says(t, want, "the prefill engine dies between the legs")
+	t.Logf("served after %v", time.Since(start).Round(time.Millisecond))
+	p.atPrefill.meets.Store(nil)
+	path, body = legRequest(91, 20)
+	hear(t, gateway.URL, path, body).says(t, hear(t, p.decode.url, path, body), "a request to the engine that is left")
+	p.again(t, p.prefill)
+	gateway = p.serve(t, "", "--disaggregation", "always")
+	before := p.atDecode.divided.Load()
+	for i := range 4 {
+		path, body := legRequest(92+i, 60)
+		hear(t, gateway.URL, path, body).says(t, hear(t, p.prefill.url, path, body), "the engine is back")
+	}
+	if n := p.atDecode.divided.Load() - before; n != 4 {
+		t.Errorf("%d decode legs of 4 requests after the prefill engine is back", n)
+	}
 }
