@@ -268,6 +268,32 @@ func TestFaultsOfLegs(t *testing.T) {
 	}
 }
 
+// A request whose only prefill worker freezes is served by the decode worker alone.
+func TestAFrozenPrefillWorkerLosesItsRequests(t *testing.T) {
+	d := divide(t, 1, 1, nil, nil)
+	set(d.prefill[0], func(f *mockengine.Faults) { f.Frozen = true })
+	answered := make(chan string, 1)
+	go func() { // ends with the answer, which the test waits for
+		resp, err := d.client.Post(d.url+"/v1/chat/completions", "application/json", strings.NewReader(legBodies()["/v1/chat/completions true"]))
+		if err != nil {
+			answered <- err.Error()
+			return
+		}
+		defer func() { _ = resp.Body.Close() }()
+		data, err := io.ReadAll(resp.Body)
+		answered <- fmt.Sprint(resp.StatusCode, err, string(data))
+	}()
+	testenv.Until(t, "the prefill leg is under way", func() bool { return d.fleet.Snapshot().Load(0).Requests == 1 })
+	d.fleet.Suspect(0, true, time.Now().UnixNano())
+	if got := <-answered; !strings.HasPrefix(got, "200 <nil>") {
+		t.Error(got)
+	}
+	if r := d.Telemetry.Last(1); len(r) != 1 || r[0].Bypass != string(policy.BypassNoPrefill) || r[0].Worker != d.decode[0].URL() {
+		t.Errorf("%+v", r)
+	}
+	set(d.prefill[0], func(f *mockengine.Faults) { f.Frozen = false })
+}
+
 func set(s *mockengine.Server, change func(*mockengine.Faults)) {
 	f := s.Faults()
 	change(&f)

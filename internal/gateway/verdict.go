@@ -166,11 +166,13 @@ func (x *exchange) serving() []*fleet.Worker {
 	return x.legPool(pool).Workers
 }
 
-// legPool returns the workers of a model that could have the attempt under way: those that prefill, or those that
-// answer.
+// legPool returns the workers of a model that could have the attempt under way. In place of a prefill worker another
+// prefill worker can, and so can a worker that serves the whole request.
 func (x *exchange) legPool(pool *fleet.Pool) *fleet.Pool {
 	switch {
 	case pool.Prefill == nil:
+	case x.at != nil && x.at.Facts.Role == fleet.RolePrefill && len(pool.Alone.Workers) > 0:
+		return pool
 	case x.at != nil && x.at.Facts.Role == fleet.RolePrefill:
 		return pool.Prefill
 	case len(pool.Alone.Workers) == 0:
