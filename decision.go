@@ -198,6 +198,7 @@ type Decision struct {
 	slots    []slot   // slots[i] is for the holder at position i of the pool
 	round    uint32   // marks the entries of slots that belong to this decision
 	choices  int      // how many answers the engine generates
+	whole    bool     // the answer comes in one piece, see Request.Whole
 	take     bool     // the request will be sent to the chosen holder; false for Explain
 	scope    fleet.Scope
 }

@@ -378,6 +378,10 @@ func (d *Decision) transferred(now int64) {
 	if ended == 0 {
 		return
 	}
+	if d.whole { // its first token was not seen: only that the blocks came is known
+		d.router.fleet.Transferred(d.leg.Worker, d.Worker, 0, 0)
+		return
+	}
 	c := &d.Candidates[d.Chosen]
 	step := c.Load.Timing.Step(c.Load.Requests, c.Load.ContextTokens+c.Load.OutputTokens)
 	took := max(time.Duration(now-ended)-time.Duration(step*float64(time.Millisecond)), 0)

@@ -77,6 +77,21 @@ func TestALongPromptIsComputedApartFromBusyAnswers(t *testing.T) {
 	}
 }
 
+// The first token of an answer in one piece is seen at its end: its time says nothing about the transfer.
+func TestAnAnswerInOnePieceDoesNotMeasureTheTransfer(t *testing.T) {
+	w := newWorld(t, marginalOptions(policy.ModeAlways), serving(fleet.RolePrefill), serving(fleet.RoleDecode))
+	d := w.route(warmpath.Request{Tokens: prompt(1, 12_000), Whole: true, Now: second})
+	d.PrefillDone(fleet.OutcomeServed, 2*second)
+	d.FirstToken(20 * second)
+	if _, took, measured := d.Transfer(); measured {
+		t.Errorf("a transfer of %v was measured", took)
+	}
+	if l := w.fleet.Snapshot().Link(d.Prefill.Worker, d.Worker); l.Samples != 0 {
+		t.Errorf("%+v", l)
+	}
+	d.Done(fleet.OutcomeServed, 21*second)
+}
+
 func TestEachReasonAgainstTwoWorkers(t *testing.T) {
 	long := prompt(1, 8000)
 	cases := []struct {

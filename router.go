@@ -191,7 +191,7 @@ func (p *Prepared) decideLeg(l leg, snap *fleet.Snapshot, pool *fleet.Pool, take
 	if d.TokensKnown || d.FromText {
 		p.match(d, snap, pool)
 	}
-	d.take, d.scope, d.choices = take, req.Scope, max(req.Choices, 1)
+	d.take, d.scope, d.choices, d.whole = take, req.Scope, max(req.Choices, 1), req.Whole
 	d.query = policy.Query{
 		PromptTokens: d.PromptTokens,
 		Known:        d.TokensKnown || d.FromText,
