@@ -120,7 +120,7 @@ func (x *exchange) end() {
 	}
 	abort := x.abort
 	x.w, x.r, x.body, x.routed, x.abort, x.reports = nil, nil, nil, false, false, false
-	x.attempt.Writer, x.attempt.Header, x.attempt.Body, x.attempt.Set = nil, nil, nil, nil
+	x.attempt.Writer, x.attempt.Header, x.attempt.Body, x.attempt.Set, x.attempt.ShownID = nil, nil, nil, nil, ""
 	clear(x.doubts)
 	clear(x.peers)
 	x.doubts, x.otherModel, x.opinions = x.doubts[:0], false, 0

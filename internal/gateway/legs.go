@@ -68,6 +68,12 @@ func (x *exchange) newLegs(d *warmpath.Decision) (*legs, error) {
 		RequestID: x.rec.RequestID, Room: rand.Uint64() >> 1, Prefill: endOf(first), Decode: endOf(&d.Record),
 		Batch: max(p.Prompts, 1), Chat: x.dialect == api.OpenAIChat, Stream: p.Stream,
 	}}
+	if x.rec.Attempts > 1 {
+		// Engines that push blocks find them by the request's id. What an earlier attempt left at an engine must not be
+		// taken for a part of this attempt.
+		l.pair.RequestID += "-" + strconv.Itoa(x.rec.Attempts)
+		x.attempt.RequestID, x.attempt.ShownID = l.pair.RequestID, x.rec.RequestID
+	}
 	return l, c.Ready(&l.pair)
 }
 
@@ -337,8 +343,8 @@ func (l *legs) together(ctx context.Context, prefill, decode blame) (proxy.Resul
 	sent := make(chan struct{})
 	once := sync.OnceFunc(func() { close(sent) })
 	l.attempt.Worker, l.attempt.Method, l.attempt.Path, l.attempt.Header = l.pair.Prefill.URL, http.MethodPost, x.attempt.Path, x.attempt.Header
-	l.attempt.Body, l.attempt.Writer, l.attempt.Dialect, l.attempt.RequestID = own, &l.answer, x.dialect, x.rec.RequestID
-	l.attempt.Set, l.attempt.Unchecked, l.attempt.OnSent = l.prefillFields(), true, once
+	l.attempt.Body, l.attempt.Writer, l.attempt.Dialect, l.attempt.RequestID = own, &l.answer, x.dialect, l.pair.RequestID
+	l.attempt.Set, l.attempt.Unchecked, l.attempt.OnSent, l.attempt.ShownID = l.prefillFields(), true, once, x.rec.RequestID
 	prefillCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	decodeCtx, giveUp := context.WithCancel(ctx)

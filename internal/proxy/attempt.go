@@ -23,8 +23,9 @@ type Attempt struct {
 	Set []Field
 	// Body is the request body; it must not change until Forward has returned.
 	Body []byte
-	// RequestID is sent as X-Request-Id and shown to the client; see RequestID.
-	RequestID string
+	// RequestID is sent as X-Request-Id and shown to the client; see RequestID. If ShownID is not empty, the client sees
+	// ShownID instead.
+	RequestID, ShownID string
 
 	// Dialect determines the form of the errors that the proxy writes, and what the watcher looks for.
 	Dialect api.Dialect

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -242,8 +243,8 @@ func (x *exchange) streamed() bool {
 // nameAnswer sets the request's id in h before the worker's fields are added. So the client gets the id that is in the
 // router's log, and not an id of the worker.
 func (x *exchange) nameAnswer(h http.Header) {
-	if x.a.RequestID != "" {
-		h[headerRequestID] = []string{x.a.RequestID}
+	if id := cmp.Or(x.a.ShownID, x.a.RequestID); id != "" {
+		h[headerRequestID] = []string{id}
 	}
 }
 
