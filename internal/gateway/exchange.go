@@ -432,7 +432,7 @@ const (
 func (x *exchange) showDecision(d *warmpath.Decision) {
 	h := x.w.Header()
 	h.Set(headerWorker, d.Worker.URL)
-	h.Set(headerMatch, strconv.Itoa(d.MatchTokens))
+	h.Set(headerMatch, strconv.Itoa(x.rec.MatchTokens))
 	h.Set(headerPolicy, d.Policy)
 	h.Set(headerTrust, x.rec.Trust)
 }

@@ -40,7 +40,8 @@ type legs struct {
 	d         *warmpath.Decision
 	connector *connector.Connector
 	pair      connector.Pair
-	answer    capture // of the prefill leg
+	answer    capture   // of the prefill leg
+	usage     api.Usage // of the prefill leg
 	whole     *wholeAnswer
 
 	// Used if both legs are sent together:
@@ -202,6 +203,7 @@ func (l *legs) ended(result *proxy.Result, began time.Time) {
 		x.observeScopes(l.d.Prefill.Holder, o, good, now.UnixNano())
 		x.g.Telemetry.Leg(fleet.LegPrefill.String(), now.Sub(began))
 		x.rec.PrefillMS = milliseconds(now.Sub(began))
+		l.usage = result.Usage
 	} else if result.Class != proxy.ClientGone {
 		x.g.Telemetry.LegFailed(fleet.LegPrefill.String(), telemetry.PhasePrefill)
 	}
@@ -275,6 +277,9 @@ func (l *legs) patience() time.Duration {
 func (l *legs) decoded(ctx context.Context, result *proxy.Result, began time.Time) {
 	x := l.x
 	if result.Class == proxy.Success {
+		if l.usage.HasCached {
+			result.Usage.Cached, result.Usage.HasCached = l.usage.Cached, true
+		}
 		if !result.FirstTokenAt.IsZero() {
 			x.g.Telemetry.Leg(fleet.LegDecode.String(), result.FirstTokenAt.Sub(began))
 		}
@@ -397,7 +402,10 @@ func (x *exchange) recordDivision(d *warmpath.Decision) {
 	rec.Division = DivisionOf(n)
 	x.g.Telemetry.Divided(rec.Bypass)
 	if d.Prefill != nil {
-		rec.PrefillWorker, rec.PrefillRank = d.Prefill.Worker.URL, d.Prefill.Rank
+		p := d.Prefill
+		rec.PrefillWorker, rec.PrefillRank = p.Worker.URL, p.Rank
+		// The prompt is computed there, so the match and the cached tokens of the request are those of the prefill leg.
+		rec.MatchTokens, rec.PredictedTokens, rec.AtRiskTokens, rec.Trust = p.MatchTokens, p.PredictedTokens, p.AtRiskTokens, p.Trust.String()
 	}
 }
 

@@ -62,4 +62,8 @@ func TestEachDividedAttemptHasItsId(t *testing.T) {
 	if got := strings.Join(ids, " "); got != "mine mine mine-2 mine-2" {
 		t.Errorf("ids %s", got)
 	}
+	// The cached tokens of the request are those of the prefill leg.
+	if rec := f.Telemetry.Last(1)[0]; rec.ReportedTokens == nil || *rec.ReportedTokens != 16 {
+		t.Errorf("%+v", rec)
+	}
 }
