@@ -283,11 +283,14 @@ func (l *legs) decoded(ctx context.Context, result *proxy.Result, began time.Tim
 		if !result.FirstTokenAt.IsZero() {
 			x.g.Telemetry.Leg(fleet.LegDecode.String(), result.FirstTokenAt.Sub(began))
 		}
-		if tokens, took, measured := l.d.Transfer(); measured {
-			bytes := tokens * l.d.Prefill.Worker.Facts.Transfer.TokenBytes
-			x.g.Telemetry.Transfer(tokens, bytes, took)
-			x.rec.TransferTokens, x.rec.TransferMS = tokens, milliseconds(took)
+		tokens, took, measured := l.d.Transfer()
+		x.rec.TransferTokens = tokens
+		if measured {
+			x.rec.TransferMS = milliseconds(took)
+		} else {
+			took = -1
 		}
+		x.g.Telemetry.Transfer(tokens, tokens*l.d.Prefill.Worker.Facts.Transfer.TokenBytes, took)
 		return
 	}
 	if ctx.Err() == nil && result.Class != proxy.ClientGone && verdictOf(result) != refused && !l.broke.Load() {

@@ -86,9 +86,11 @@ func (t *Telemetry) Leg(leg string, took time.Duration) {
 func (t *Telemetry) LegFailed(leg, phase string) { t.legs.failures.WithLabelValues(leg, phase).Inc() }
 
 // Transfer counts a transfer: the KV blocks of so many tokens reached the decode worker. bytes is 0 if the size of a
-// token is not known.
+// token is not known, and took is negative if the time was not measured.
 func (t *Telemetry) Transfer(tokens, bytes int, took time.Duration) {
-	t.legs.transfer.Observe(took.Seconds())
+	if took >= 0 {
+		t.legs.transfer.Observe(took.Seconds())
+	}
 	t.legs.transferTokens.Add(float64(max(tokens, 0)))
 	t.legs.transferBytes.Add(float64(max(bytes, 0)))
 }
