@@ -14,7 +14,7 @@ func TestAContextServerHandsAPromptToAGenerationServer(t *testing.T) {
 		want := textOf(t, whole(t, alone, path, with(body, object{"max_tokens": 20})))
 		prefill, decode := pair(t, TRTLLM, nil)
 		first := whole(t, prefill, path, with(body, object{"max_tokens": 20,
-			"disaggregated_params": object{"request_type": "context_only", "disagg_request_id": 4611686018427387954}}))
+			"disaggregated_params": object{"request_type": "context_only", "disagg_request_id": int64(4611686018427387954)}}))
 		choice := first["choices"].([]any)[0].(object)
 		carried := choice["disaggregated_params"].(object)
 		if choice["finish_reason"] != "length" || len(carried["first_gen_tokens"].([]any)) != 1 || prefill.held() == 0 {

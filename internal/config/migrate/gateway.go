@@ -146,7 +146,7 @@ func (c *converter) prefill(key string, n *config.Node) {
 // threshold reads the number of uncached tokens from which on a request is divided.
 func (c *converter) threshold(key string, n *config.Node) {
 	tokens, err := strconv.Atoi(text(n))
-	if err != nil || tokens < 0 || tokens > 1<<40 {
+	if err != nil || tokens < 0 || tokens > 1<<30 {
 		c.note(key, n, "disaggregation.pd_uncached_token_threshold has the same meaning")
 		return
 	}
