@@ -318,7 +318,11 @@ func (l *legs) transferFailed() {
 // abort asks a worker to end its leg, if the connector has a request for this. The end of the connection alone ends a
 // request that computes, but not what an engine keeps for the other leg.
 func (l *legs) abort(ctx context.Context, leg fleet.Leg) {
-	method, path, body, ok := l.connector.Abort(leg, &l.pair, l.answer.body)
+	var answer []byte // of legs that are sent together nothing is carried, and the prefill leg may still write its answer
+	if !l.connector.Together() {
+		answer = l.answer.body
+	}
+	method, path, body, ok := l.connector.Abort(leg, &l.pair, answer)
 	if !ok {
 		return
 	}
