@@ -303,15 +303,15 @@ func set(s *mockengine.Server, change func(*mockengine.Faults)) {
 }
 
 func TestARefusalOfThePrefillIsTheClients(t *testing.T) {
-	refuses := worker(t, func(w http.ResponseWriter, _ *http.Request) {
+	refuses := func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusBadRequest)
 		_, _ = io.WriteString(w, `{"error":{"message":"temperature must be positive"}}`)
-	})
+	}
 	f := serve(t, nil)
 	if err := f.Router.ChangePolicies(warmpath.PolicyChange{Standard: "least_load", Legs: warmpath.Legs{Mode: policy.ModeAlways}}); err != nil {
 		t.Fatal(err)
 	}
-	for url, role := range map[string]fleet.Role{refuses: fleet.RolePrefill, refuses + "/": fleet.RoleDecode} {
+	for url, role := range map[string]fleet.Role{worker(t, refuses): fleet.RolePrefill, worker(t, refuses): fleet.RoleDecode} {
 		f.fleet.Put(url, fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m"}}, BlockSize: 16, Role: role, Transfer: fleet.Transfer{Connector: "nixl"}})
 	}
 	resp, err := f.client.Post(f.url+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"x","temperature":-3}`))
@@ -320,7 +320,7 @@ func TestARefusalOfThePrefillIsTheClients(t *testing.T) {
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if got, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusBadRequest || !strings.Contains(string(got), "temperature") {
-		t.Errorf("status %d: %s", resp.StatusCode, got)
+		t.Errorf("status %d: %s; %+v", resp.StatusCode, got, f.Telemetry.Last(1))
 	}
 }
 
