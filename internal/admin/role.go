@@ -19,9 +19,9 @@ type RoleChange struct {
 	URL  string `json:"url"`  // the worker's URL, as GET /admin/workers shows it
 	Role string `json:"role"` // prefill, decode or both
 	// Drain is how long the worker may take to end its requests before its engine is told, such as 5m (the default).
-	Drain string `json:"drain"`
+	Drain string `json:"drain,omitempty"`
 	// Force: change the role also if no worker is left that generates answers.
-	Force bool `json:"force"`
+	Force bool `json:"force,omitempty"`
 }
 
 // RoleChanged is the answer of POST /admin/workers/role.

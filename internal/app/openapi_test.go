@@ -174,7 +174,7 @@ func TestAnswersOfTheAdminListenerAreAsDescribed(t *testing.T) {
 	r.wait("all are booked", func() bool { return len(r.Telemetry().Last(0)) == 3 })
 	queries := map[string][]string{
 		"GET /admin/decisions": {"?n=1", "?n=x"}, "GET /admin/tenants": {"?name=acme", "?name=nobody"},
-		"POST /admin/explain": {"?policy=marginal,random&tenant=acme", "?policy=nobody", "?path=/nowhere"}, "POST /flush_cache": {"?worker=nobody"},
+		"POST /admin/explain": {"?policy=marginal,random&tenant=acme", "?policy=nobody", "?path=/nowhere"}, "POST /flush_cache": {"?worker=nobody"}, "POST /admin/workers/role": {"?predict=1"},
 	}
 	for _, o := range d.Operations() {
 		if err := d.CheckRequest(o); err != nil {
@@ -185,6 +185,9 @@ func TestAnswersOfTheAdminListenerAreAsDescribed(t *testing.T) {
 				continue // see below
 			}
 			got := r.send(base, o, o.Path+query, map[string]any{"url": r.Router().Fleet().Snapshot().Workers()[0].URL, "draining": false})
+			if o.Path == "/admin/workers/role" {
+				got = r.send(base, o, o.Path+query, map[string]any{"url": r.Router().Fleet().Snapshot().Workers()[0].URL})
+			}
 			if o.Path == "/admin/explain" {
 				got = r.send(base, o, o.Path+query, nil)
 			}

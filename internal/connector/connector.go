@@ -76,9 +76,6 @@ func (c *Connector) Name() string { return c.file.Name }
 // leg.
 func (c *Connector) Together() bool { return c.file.Order == orderTogether }
 
-// LegsOnly reports whether an engine that was started for one leg refuses whole requests.
-func (c *Connector) LegsOnly() bool { return c.file.LegsOnly }
-
 // Ready returns an error if a fact about the workers is missing that the connector needs. The error says how the
 // operator gives it.
 func (c *Connector) Ready(p *Pair) error {

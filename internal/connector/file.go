@@ -16,14 +16,12 @@ var files embed.FS
 
 // file is the form of connectors/NAME.json. docs/connectors.md describes each field.
 type file struct {
-	Name   string `json:"name"`
-	About  string `json:"about"`
-	Source string `json:"source"`
-	Engine string `json:"engine"` // the engine whose usual connector this is, "" for none
-	Order  string `json:"order"`  // orderFirst or orderTogether
-	// LegsOnly: an engine that was started for one leg refuses whole requests.
-	LegsOnly bool     `json:"legs_only"`
-	Needs    []string `json:"needs"` // values without which no request is divided
+	Name   string   `json:"name"`
+	About  string   `json:"about"`
+	Source string   `json:"source"`
+	Engine string   `json:"engine"` // the engine whose usual connector this is, "" for none
+	Order  string   `json:"order"`  // orderFirst or orderTogether
+	Needs  []string `json:"needs"`  // values without which no request is divided
 
 	// Undivided are members of a client's body with which a request is not divided, with their kinds.
 	Undivided map[string]string `json:"undivided"`

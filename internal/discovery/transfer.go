@@ -90,9 +90,6 @@ func (p *probe) transfer(ctx context.Context) {
 	}
 	x := r.Transfer
 	x.Connector, x.Fetches = name, name == "p2p"
-	if c, known := connector.Find(name); known {
-		x.LegsOnly = c.LegsOnly() && f.Role != fleet.RoleBoth
-	}
 	x.Host, x.Port = cmp.Or(strings.Trim(t.TransferHost, "[]"), remoteHost(r.Host), t.host()), cmp.Or(t.TransferPort, r.Port)
 	x.TensorParallel = cmp.Or(t.TensorParallel, r.TensorParallel)
 	x.TokenBytes = cmp.Or(t.KVBytesPerToken, r.TokenBytes)
