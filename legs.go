@@ -52,10 +52,7 @@ func (l *leg) prefilled() float64 {
 	}
 	d := l.first
 	c := &d.Candidates[d.Chosen]
-	t := c.Load.Timing
-	if t.Token <= 0 {
-		t = fleet.DefaultTiming
-	}
+	t := c.Load.Times()
 	return float64(c.Load.Backlog)/1e6 + t.Prompt(max(d.PromptTokens-c.Kept()-c.Fetched, 1), d.PromptTokens)
 }
 

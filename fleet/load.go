@@ -31,6 +31,14 @@ type Load struct {
 // full.
 func (l *Load) Pressure() float64 { return 1 - l.Room }
 
+// Times returns how long the holder's passes take: Timing, or DefaultTiming if none was learned.
+func (l *Load) Times() *Timing {
+	if l.Timing.Token > 0 {
+		return &l.Timing
+	}
+	return &DefaultTiming
+}
+
 // Others is the work of other routers on a holder: the work that the engine reported, less this router's own work at
 // the time of the report. The figures fade with the age of the report. The fields of [Load] with the same names include
 // these figures.

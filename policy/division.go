@@ -149,7 +149,7 @@ func (c *Candidate) Fetch(q *Query, from *fleet.Worker, has int, link *fleet.Lin
 	if more <= max(c.Fetched, 0) || from.ID == c.Worker.ID || !link.Rested(q.Now) {
 		return
 	}
-	t := timing(c)
+	t := c.Load.Times()
 	took := link.Time(more)
 	computed := q.PromptTokens - c.Kept()
 	if took >= t.Prompt(computed, q.PromptTokens)-t.Prompt(computed-more, q.PromptTokens) {

@@ -190,7 +190,7 @@ func meanPressure(c []Candidate) float64 {
 func meanTiming(c []Candidate) (mean fleet.Timing) {
 	sum := 0.0
 	for i := range c {
-		t := timing(&c[i])
+		t := c[i].Load.Times()
 		weight := float64(t.Samples) + 1e-6
 		sum += weight
 		mean.Base += weight * t.Base
@@ -207,19 +207,11 @@ func meanTiming(c []Candidate) (mean fleet.Timing) {
 	return mean
 }
 
-// timing returns c's timing, or the default timing if none was learned.
-func timing(c *Candidate) *fleet.Timing {
-	if c.Load.Timing.Token > 0 {
-		return &c.Load.Timing
-	}
-	return &fleet.DefaultTiming
-}
-
 // price sets the terms of c, and sets c's score to the negative sum of the terms.
 func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 	answer, together := usual.answer, usual.together
 	l := &c.Load
-	own, t := timing(c), &usual.timing
+	own, t := c.Load.Times(), &usual.timing
 	prompt := float64(q.PromptTokens)
 	n := max(prompt-m.reach(c), 1)
 	computed := n // tokens that the holder computes

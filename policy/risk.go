@@ -130,7 +130,7 @@ func (m *marginal) risk(q *Query, c *Candidate, usual *typical, s *riskScratch) 
 
 // othersRisk returns the part of the risk that the requests under way have, without the factor Risk.
 func (m *marginal) othersRisk(q *Query, c *Candidate, usual *typical, s *riskScratch) float64 {
-	l, own := &c.Load, timing(c)
+	l, own := &c.Load, c.Load.Times()
 	n := max(q.PromptTokens-int(m.reach(c)), 1)
 	if q.Leg == fleet.LegDecode {
 		n = 1

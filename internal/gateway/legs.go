@@ -265,11 +265,7 @@ func (l *legs) patience() time.Duration {
 		return 0
 	}
 	c := &l.d.Candidates[l.d.Chosen]
-	timing := c.Load.Timing
-	if timing.Base <= 0 {
-		timing = fleet.DefaultTiming
-	}
-	step := timing.Step(c.Load.Requests+1, c.Load.ContextTokens+c.Load.OutputTokens+int64(l.d.PromptTokens))
+	step := c.Load.Times().Step(c.Load.Requests+1, c.Load.ContextTokens+c.Load.OutputTokens+int64(l.d.PromptTokens))
 	return t + time.Duration(answerSlack*step*float64(most)*float64(time.Millisecond))
 }
 
