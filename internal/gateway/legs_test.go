@@ -52,19 +52,25 @@ type divided struct {
 	prefill, decode []*mockengine.Server
 }
 
-// divide runs a gateway that divides each request that can be, with so many prefill and decode workers.
-func divide(t *testing.T, prefill, decode int, change func(*settings), engine func(role fleet.Role, c *mockengine.Config)) *divided {
+// serveLegs runs a gateway without workers that divides each request that can be.
+func serveLegs(t *testing.T, change func(*settings)) *fixture {
 	t.Helper()
-	d := &divided{}
-	d.fixture = serve(t, func(s *settings) {
+	f := serve(t, func(s *settings) {
 		s.policy = "least_load"
 		if change != nil {
 			change(s)
 		}
 	})
-	if err := d.Router.ChangePolicies(warmpath.PolicyChange{Standard: "least_load", Legs: warmpath.Legs{Mode: policy.ModeAlways}}); err != nil {
+	if err := f.Router.ChangePolicies(warmpath.PolicyChange{Standard: "least_load", Legs: warmpath.Legs{Mode: policy.ModeAlways}}); err != nil {
 		t.Fatal(err)
 	}
+	return f
+}
+
+// divide runs a gateway that divides each request that can be, with so many prefill and decode workers.
+func divide(t *testing.T, prefill, decode int, change func(*settings), engine func(role fleet.Role, c *mockengine.Config)) *divided {
+	t.Helper()
+	d := &divided{fixture: serveLegs(t, change)}
 	add := func(role fleet.Role, as mockengine.Role) *mockengine.Server {
 		s := mock(t, func(c *mockengine.Config) {
 			c.Transfer.Connector, c.Transfer.Role = mockengine.NIXL, as
@@ -307,10 +313,7 @@ func TestARefusalOfThePrefillIsTheClients(t *testing.T) {
 		w.WriteHeader(http.StatusBadRequest)
 		_, _ = io.WriteString(w, `{"error":{"message":"temperature must be positive"}}`)
 	}
-	f := serve(t, nil)
-	if err := f.Router.ChangePolicies(warmpath.PolicyChange{Standard: "least_load", Legs: warmpath.Legs{Mode: policy.ModeAlways}}); err != nil {
-		t.Fatal(err)
-	}
+	f := serveLegs(t, nil)
 	for url, role := range map[string]fleet.Role{worker(t, refuses): fleet.RolePrefill, worker(t, refuses): fleet.RoleDecode} {
 		f.fleet.Put(url, fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m"}}, BlockSize: 16, Role: role, Transfer: fleet.Transfer{Connector: "nixl"}})
 	}
@@ -362,10 +365,7 @@ func TestPromptLogprobsComeFromThePrefillLeg(t *testing.T) {
 		}
 		_, _ = io.WriteString(w, `{"choices":[{"index":0,"text":"ab","finish_reason":"stop","prompt_logprobs":null}],"kv_transfer_params":{"remote_block_ids":[[9]]},"usage":{"prompt_tokens":2,"completion_tokens":2}}`)
 	})
-	f := serve(t, nil)
-	if err := f.Router.ChangePolicies(warmpath.PolicyChange{Standard: "least_load", Legs: warmpath.Legs{Mode: policy.ModeAlways}}); err != nil {
-		t.Fatal(err)
-	}
+	f := serveLegs(t, nil)
 	for url, role := range map[string]fleet.Role{prefill: fleet.RolePrefill, decode: fleet.RoleDecode} {
 		f.fleet.Put(url, fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m"}}, BlockSize: 16, Role: role, Transfer: fleet.Transfer{Connector: "nixl"}})
 	}
@@ -385,16 +385,7 @@ func TestPromptLogprobsComeFromThePrefillLeg(t *testing.T) {
 // so many workers for each leg.
 func rooms(t *testing.T, each int, change func(*settings)) *divided {
 	t.Helper()
-	d := &divided{}
-	d.fixture = serve(t, func(s *settings) {
-		s.policy = "least_load"
-		if change != nil {
-			change(s)
-		}
-	})
-	if err := d.Router.ChangePolicies(warmpath.PolicyChange{Standard: "least_load", Legs: warmpath.Legs{Mode: policy.ModeAlways}}); err != nil {
-		t.Fatal(err)
-	}
+	d := &divided{fixture: serveLegs(t, change)}
 	for i := range 2 * each {
 		role := []fleet.Role{fleet.RolePrefill, fleet.RoleDecode}[i%2]
 		s := mock(t, func(c *mockengine.Config) {
