@@ -19,40 +19,8 @@ ROUTER=${ROUTER:-$HOME/.cache/warmpath/vllm-router}
 PORT=${PORT:-19500} # first of 20 ports
 export CGO_ENABLED=0
 
-work=$(mktemp -d)
-pids=()
-cleanup() {
-	for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
-	for pid in "${pids[@]}"; do wait "$pid" 2>/dev/null || true; done
-	rm -rf "$work"
-}
-trap cleanup EXIT
-trap 'exit 1' INT TERM
-
-say() { echo "$*" >&2; }
-drop() { ROWS=$(tr ' ' '\n' <<<"$ROWS" | grep -vx "$1" | tr '\n' ' '); }
-
-# start NAME COMMAND…: runs COMMAND in the background. Its output is in $work/NAME.log, and its process id in pid[NAME].
-declare -A pid address
-start() {
-	local name=$1
-	shift
-	"$@" >"$work/$name.log" 2>&1 &
-	pid[$name]=$!
-	pids+=($!)
-}
-
-# ready NAME URL: waits until URL answers.
-ready() {
-	for _ in $(seq 300); do
-		if curl -fsS -o /dev/null "$2" 2>/dev/null; then return; fi
-		if ! kill -0 "${pid[$1]}" 2>/dev/null; then break; fi
-		sleep 0.1
-	done
-	say "$1 did not come up:"
-	tail -20 "$work/$1.log" >&2
-	exit 1
-}
+# shellcheck source=processes.sh
+source "$here/processes.sh"
 
 say "building"
 (cd "$root/bench" && go build -o "$work/" ./gateway/mock ./gateway/load && go build -o "$work/table" ./gateway)
@@ -129,11 +97,6 @@ read -ra rows <<<"$ROWS"
 
 lines=$work/lines.jsonl
 load() { "$work/load" "$@" -maxdur 120s -out "$lines" >/dev/null; }
-resident() { # resident NAME: prints the resident memory of all processes of NAME in MB
-	local p kb=0 list="${pid[$1]} $(pgrep -P "${pid[$1]}" || true)"
-	for p in $list; do kb=$((kb + $(awk '/^VmRSS/ {print $2}' "/proc/$p/status"))); done
-	echo $((kb / 1024))
-}
 pace() { for w in "$prefill" "$decode"; do curl -fsS -o /dev/null "http://$w/setdelay?d=$1"; done; }
 
 declare -A closed=([a]=3000 [b]=1500) cycle=([a]=600 [b]=400)
