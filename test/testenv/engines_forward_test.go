@@ -159,7 +159,7 @@ func forwarding(t *testing.T, e *realEngine, dir, path, field string, request fu
 // forwardingVLLM tests the forwarding of ids to vLLM. A completion has the ids as its prompt. A chat has the ids in the
 // field kv_transfer_params, in addition to its messages.
 func forwardingVLLM(t *testing.T, e *realEngine, dir string) {
-	forwarding(t, e, dir, "/v1/chat/completions", `"kv_transfer_params":{"prompt_token_ids":[`, chatOf, []string{`,"logprobs":true`, `,"kv_transfer_params":{}`,
+	forwarding(t, e, dir, "/v1/chat/completions", `"kv_transfer_params":{"prompt_token_ids":[`, chatOf, []string{`,"logprobs":true`,
 		`,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"none"`, `,"chat_template_kwargs":{"enable_thinking":false}`, `,"unheard_of":1`})
 	forwarding(t, e, dir, "/v1/completions", `"prompt":[`, func(text, more string) string {
 		return fmt.Sprintf(`{"model":"tiny","max_tokens":16,"temperature":0,"prompt":%s%s}`, encodeText(text), more)
