@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -148,8 +149,8 @@ func (p *pair) idle(t *testing.T) {
 	})
 }
 
-// metric returns the sum of a metric's samples.
-func (e *realEngine) metric(t *testing.T, name string) (sum float64) {
+// metric returns the sum of a metric's samples that have all the labels.
+func (e *realEngine) metric(t *testing.T, name string, labels ...string) (sum float64) {
 	t.Helper()
 	resp, err := http.Get(e.url + "/metrics")
 	if err != nil {
@@ -158,7 +159,9 @@ func (e *realEngine) metric(t *testing.T, name string) (sum float64) {
 	defer resp.Body.Close()
 	text, _ := io.ReadAll(resp.Body)
 	for line := range strings.Lines(string(text)) {
-		if sample, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok && strings.HasPrefix(sample, name+"{") {
+		sample, value, ok := strings.Cut(strings.TrimSpace(line), " ")
+		lacks := func(label string) bool { return !strings.Contains(sample, label) }
+		if ok && strings.HasPrefix(sample, name+"{") && !slices.ContainsFunc(labels, lacks) {
 			number, err := strconv.ParseFloat(value, 64)
 			if err != nil {
 				t.Fatalf("%s: %q: %v", e.name, line, err)
@@ -310,6 +313,8 @@ func TestPrefillAndDecodeOnTwoEngines(t *testing.T) {
 		{"a lease that ends between the legs", p.lateDecode},
 		{"an engine that freezes between the legs", p.frozenPrefill},
 		{"a prefill engine that dies", p.deadPrefill},
+		{"a prefill engine that dies during the transfer", p.deadSource},
+		{"a decode engine that dies in a stream and is cold afterwards", p.deadDecode},
 	} {
 		if !t.Run(test.name, func(t *testing.T) {
 			start := time.Now()
@@ -621,7 +626,7 @@ func (p *pair) again(t *testing.T, e *realEngine) {
 	p.warm(t)
 }
 
-// deadPrefill kills the prefill engine during its leg, and between the legs.
+// deadPrefill kills the prefill engine between the legs.
 func (p *pair) deadPrefill(t *testing.T) {
 	path, body := legRequest(90, 200)
 	want := hear(t, p.prefill.url, path, body)
@@ -647,3 +652,79 @@ func (p *pair) deadPrefill(t *testing.T) {
 		t.Errorf("%d decode legs of 4 requests after the prefill engine is back", n)
 	}
 }
+
+// deadSource kills the prefill engine while the decode engine reads its blocks. The engine is stopped before, so that
+// the read cannot end earlier.
+func (p *pair) deadSource(t *testing.T) {
+	path, body := legRequest(101, 200) // a stream
+	want := hear(t, p.decode.url, path, body)
+	gateway := p.serve(t, "", "--disaggregation", "always")
+	p.atPrefill.meet(t, func(next http.Handler, w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(w, r)
+		_ = syscall.Kill(-p.prefill.pgid, syscall.SIGSTOP)
+	})
+	var killed atomic.Bool
+	p.atDecode.meet(t, func(next http.Handler, w http.ResponseWriter, r *http.Request) {
+		if !killed.Swap(true) {
+			go func() {
+				testenv.Poll(time.Minute, func() bool {
+					return p.decode.metric(t, "vllm:num_requests_kv_fetch_by_stage", `stage="in_progress"`) > 0
+				})
+				_ = syscall.Kill(-p.prefill.pgid, syscall.SIGKILL)
+			}()
+		}
+		next.ServeHTTP(w, r)
+	})
+	start := time.Now()
+	hear(t, gateway.URL, path, body).says(t, want, "the prefill engine dies during the transfer")
+	t.Logf("served after %v", time.Since(start).Round(time.Millisecond))
+	p.atPrefill.meets.Store(nil)
+	p.atDecode.meets.Store(nil)
+	p.again(t, p.prefill)
+}
+
+// deadDecode kills the decode engine in a stream, which the other engine continues. When the decode engine is back, it
+// knows nothing of the transfers before, and gets decode legs again.
+func (p *pair) deadDecode(t *testing.T) {
+	const path = "/v1/completions"
+	body := fmt.Sprintf(`{"model":"tiny","temperature":0,"stream":true,"stream_options":{"include_usage":true},"ignore_eos":true,"max_tokens":600,"prompt":%q}`,
+		sentences("cold", 60))
+	want := hear(t, p.prefill.url, path, body)
+	gateway := testenv.Serve(t, "--worker", p.atPrefill.url+",role=both", "--worker", p.atDecode.url+",role=decode", "--disaggregation", "always")
+	gateway.Ready(t)
+	p.atDecode.meet(t, func(next http.Handler, w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(&dying{ResponseWriter: w, after: 20, die: func() { _ = syscall.Kill(-p.decode.pgid, syscall.SIGKILL) }}, r)
+	})
+	hear(t, gateway.URL, path, body).says(t, want, "the decode engine dies in a stream")
+	p.atDecode.meets.Store(nil)
+	if !p.decode.gone() {
+		t.Error("the decode engine lives")
+	}
+	p.again(t, p.decode)
+	testenv.WaitFor(t, time.Minute, "decode legs after the decode engine is back", func() error {
+		before := p.atDecode.divided.Load()
+		path, body := legRequest(110, 60)
+		hear(t, gateway.URL, path, body).says(t, hear(t, p.prefill.url, path, body), "the decode engine is back")
+		if p.atDecode.divided.Load() == before {
+			return errors.New("the decode engine got no leg")
+		}
+		return nil
+	})
+}
+
+// dying is a writer that calls die once, after some writes.
+type dying struct {
+	http.ResponseWriter
+	after int
+	die   func()
+}
+
+func (d *dying) Write(b []byte) (int, error) {
+	if d.after--; d.after == 0 {
+		d.die()
+	}
+	return d.ResponseWriter.Write(b)
+}
+
+// Unwrap lets http.ResponseController find the flusher.
+func (d *dying) Unwrap() http.ResponseWriter { return d.ResponseWriter }
