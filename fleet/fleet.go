@@ -167,7 +167,7 @@ func (f *Fleet) Put(url string, facts Facts) WorkerID {
 			}
 		}
 	}
-	w.Facts, w.longest = facts, facts.maxModelLen()
+	w.Facts, w.longest = facts, facts.MaxModelLen()
 	w.Holders = make([]Holder, used)
 	for i := range w.Holders {
 		w.Holders[i] = f.intern(id, facts.FirstRank+i)

@@ -94,8 +94,8 @@ func (f *Facts) BaseModel() string {
 	return ""
 }
 
-// maxModelLen returns the greatest model length that the worker reports, or 0 if it reports none.
-func (f *Facts) maxModelLen() (n int) {
+// MaxModelLen returns the greatest model length that the worker reports, or 0 if it reports none.
+func (f *Facts) MaxModelLen() (n int) {
 	for i := range f.Models {
 		n = max(n, f.Models[i].MaxModelLen)
 	}

@@ -32,10 +32,12 @@ type Config struct {
 	// are only slow, which costs work and no text. After this time without a byte, a continuation goes to a further
 	// worker, or ends with an error event. 0: such streams stay.
 	StreamSilence time.Duration `yaml:"stream_silence"`
-	// TransferTimeout is how long a stream of a divided request may stay without its first token after the prefill leg
-	// has ended. Then the transfer of its KV blocks counts as failed, and the request is sent again. The default of 30
-	// s is the time for which vLLM keeps the blocks of a prefill leg (kv_lease_duration). An answer in one piece is
-	// also given the time that max_tokens may take; without max_tokens it has no limit. 0: no limit.
+	// TransferTimeout is how long the KV blocks of a divided request may take from the end of the prefill leg to the
+	// first token. Then the transfer counts as failed, and the request is sent again. The first token of an answer in
+	// one piece is not seen, so such an answer also gets four times the predicted time of its longest form, unless its
+	// prefill worker becomes unhealthy. If a connector has both legs sent together, four times the predicted time of
+	// the prompt is added. The default of 30 s is the time for which vLLM keeps the blocks of a prefill leg
+	// (kv_lease_duration). 0: no limit.
 	TransferTimeout time.Duration `yaml:"transfer_timeout"`
 	// RequestTimeout is the longest time for a request, from its head to the last byte of the answer; then the request
 	// is ended. The default is 30 min, as in other gateways, because reasoning answers can be long. 0: no limit.

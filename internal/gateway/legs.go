@@ -217,8 +217,8 @@ func (l *legs) ended(result *proxy.Result, began time.Time) {
 	x.g.waiting.freed()
 }
 
-// decode sends the decode leg, whose body is in the attempt of x. If no first token comes for TransferTimeout, the
-// transfer is given up.
+// decode sends the decode leg, whose body is in the attempt of x. If nothing comes in time, the transfer is given up:
+// see transferLimit.
 func (l *legs) decode(ctx context.Context) proxy.Result {
 	x := l.x
 	for _, f := range l.connector.Header(fleet.LegDecode, &l.pair) {
@@ -229,44 +229,13 @@ func (l *legs) decode(ctx context.Context) proxy.Result {
 		x.attempt.Writer = l.whole
 	}
 	span := x.callWorker(x.attempt.Worker, l.d.Worker.Facts.Engine.String())
-	var late atomic.Bool
-	if t := l.patience(); t > 0 {
-		timer := time.AfterFunc(t, func() {
-			if !x.begun.Load() && x.attempt.BreakOff() {
-				late.Store(true)
-			}
-		})
-		defer timer.Stop()
-	}
 	began := time.Now()
+	limit := l.limitTransfer(began)
 	result := x.send(ctx, l.d)
-	if late.Load() && result.Class == proxy.Abandoned {
-		result.Class, result.Retryable = proxy.HeaderTimeout, !result.FirstByte
-		result.Err = api.WorkerTimeout(fmt.Errorf("no token came from %s within %v after the prefill at %s", l.d.Worker.URL, l.patience(), l.pair.Prefill.URL))
-	}
+	limit.end(&result)
 	x.endCall(span, &result)
 	l.decoded(ctx, &result, began)
 	return result
-}
-
-// answerSlack is how much longer than predicted an answer in one piece may take.
-const answerSlack = 4
-
-// patience returns how long the decode leg may take until its first token; 0 is no limit. The first token of an answer
-// in one piece is not seen: such an answer gets the time of the longest answer that the request allows, if it names
-// one.
-func (l *legs) patience() time.Duration {
-	t := l.x.g.cfg.TransferTimeout
-	if t <= 0 || l.pair.Stream {
-		return t
-	}
-	most := l.x.prepared.route.MaxTokens
-	if most <= 0 {
-		return 0
-	}
-	c := &l.d.Candidates[l.d.Chosen]
-	step := c.Load.Times().Step(c.Load.Requests+1, c.Load.ContextTokens+c.Load.OutputTokens+int64(l.d.PromptTokens))
-	return t + time.Duration(answerSlack*step*float64(most)*float64(time.Millisecond))
 }
 
 // decoded records the end of the decode leg, and aborts what it left behind.
@@ -485,8 +454,9 @@ func (x *exchange) afterLegs(b blame, result *proxy.Result) (keep bool) {
 	case b.worker.ID == x.prefiller || errors.Is(result.Err, syscall.ECONNREFUSED) || x.begun.Load():
 		return false
 	}
-	// The blocks did not come, or the worker takes none. It is not known which of the two workers is at fault, so the next
-	// attempt avoids both, if others can take their places. If none can decode, this one computes the prompt itself.
+	// The blocks did not come, or the worker takes none. It is not known which of the two workers is at fault, so the
+	// next attempt avoids both, if others can take their places. If none can decode, this one computes the prompt
+	// itself.
 	pool, ok := x.g.Fleet.Snapshot().Pool(q.Model)
 	if !ok || pool.Decode == nil {
 		return false
