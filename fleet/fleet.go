@@ -44,7 +44,7 @@ type Fleet struct {
 	turns   map[string]*turns // by model name
 	kinds   []*kind           // the kinds of the present workers, in the order of first sight
 
-	links *links // it has a lock of its own
+	links *links // has a lock of its own, which may be taken while mu is held, but not the other way round
 }
 
 // known is what the fleet keeps of a worker that is present or left lately.
@@ -275,8 +275,8 @@ func (f *Fleet) Remove(id WorkerID) {
 	for _, h := range old.Holders {
 		f.left(h)
 	}
-	f.links.drop(id)
 	f.publish()
+	f.links.drop(id) // after publish, so that no transfer that ends now adds a pair of this worker again
 }
 
 // left resets h when it leaves the fleet. A rank that the worker no longer reports may return with the same holder; it

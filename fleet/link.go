@@ -214,7 +214,10 @@ func (f *Fleet) Transferred(from, to *Worker, tokens int, took time.Duration) {
 	l := f.links
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p := l.pair(from, to)
+	p := f.pair(from, to)
+	if p == nil {
+		return
+	}
 	p.failures, p.until = 0, 0
 	if tokens <= 0 || took < 0 {
 		return
@@ -232,7 +235,10 @@ func (f *Fleet) TransferFailed(from, to *Worker, now int64) (alone time.Duration
 	l := f.links
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p := l.pair(from, to)
+	p := f.pair(from, to)
+	if p == nil {
+		return 0
+	}
 	if p.failures++; p.failures < linkFailures {
 		return 0
 	}
@@ -244,9 +250,13 @@ func (f *Fleet) TransferFailed(from, to *Worker, now int64) (alone time.Duration
 	return alone
 }
 
-// pair returns the state of a pair. l.mu is held.
-func (l *links) pair(from, to *Worker) *linkState {
-	key := pair{from.ID, to.ID}
+// pair returns the state of a pair, or nil if one of the workers has left: drop would not be called for it again.
+// f.links.mu is held.
+func (f *Fleet) pair(from, to *Worker) *linkState {
+	if s := f.Snapshot(); s.ByID(from.ID) == nil || s.ByID(to.ID) == nil {
+		return nil
+	}
+	l, key := f.links, pair{from.ID, to.ID}
 	p := l.pairs[key]
 	if p == nil {
 		p = &linkState{}

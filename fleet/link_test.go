@@ -146,6 +146,23 @@ func TestTheLinksOfAWorkerLeaveWithIt(t *testing.T) {
 	}
 }
 
+// A transfer may end after one of its workers has left. Nothing would ever forget that pair again.
+func TestATransferOfAWorkerThatLeftIsNotKept(t *testing.T) {
+	f, w := linked(nil, nil)
+	for i, gone := range []*fleet.Worker{w[1], w[0]} {
+		f.Remove(gone.ID)
+		f.Transferred(w[0], w[1], 100, time.Second)
+		for range 3 {
+			if alone := f.TransferFailed(w[0], w[1], 1); alone != 0 {
+				t.Errorf("after %d removals a pair is left alone for %v", i+1, alone)
+			}
+		}
+		if l := f.Snapshot().Link(w[0], w[1]); !l.Rested(1) || l.Samples != 0 {
+			t.Errorf("after %d removals: %+v", i+1, l)
+		}
+	}
+}
+
 func TestPoolsOfLegs(t *testing.T) {
 	f := fleet.New(fleet.Config{})
 	put := func(url string, role fleet.Role, connector string) {
