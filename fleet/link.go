@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Link is how long KV blocks take from one worker to another: Base + Token·tokens milliseconds.
+// Link says how long a transfer of KV blocks from one worker to another takes: Base + Token·tokens milliseconds.
 type Link struct {
 	Base    float64 `json:"base_ms"`  // for each transfer: the handshake, and the steps of both engines that notice it
 	Token   float64 `json:"token_ms"` // for each token of the prompt whose blocks are sent
@@ -17,7 +17,7 @@ type Link struct {
 	AloneUntil int64 `json:"-"`
 }
 
-// Time returns the milliseconds of a transfer of the blocks of so many tokens.
+// Time returns how long a transfer of the blocks of this number of tokens takes, in milliseconds.
 func (l *Link) Time(tokens int) float64 {
 	if tokens <= 0 {
 		return 0
@@ -30,8 +30,8 @@ func (l *Link) Rested(now int64) bool { return now >= l.AloneUntil }
 
 // These are assumptions about a link before its first transfer was measured.
 const (
-	// linkBase is the assumed Base in milliseconds: vLLM's scheduler looks for received blocks once a step, and a step of
-	// a large model takes some 10 to 30 ms.
+	// linkBase is the assumed Base in milliseconds: vLLM's scheduler looks for received blocks once a step, and a step
+	// of a large model takes some 10 to 30 ms.
 	linkBase = 10
 	// linkBytes is the assumed speed in bytes per millisecond: a quarter of the 50 GB/s of one 400 Gbit/s link, because
 	// published measurements of NIXL between machines reach a part of the link only.
@@ -40,8 +40,8 @@ const (
 	linkTokenBytes = 131072
 )
 
-// The rule by which a pair of workers is left alone: after linkFailures failed transfers in a row for linkRest, and for
-// twice the time after each further failure, up to linkLongestRest.
+// After linkFailures failed transfers in a row, a pair of workers gets none for the time linkRest. Each further failure
+// doubles the time, up to linkLongestRest.
 const (
 	linkFailures    = 3
 	linkRest        = 30 * time.Second
@@ -52,7 +52,7 @@ const (
 type links struct {
 	mu    sync.RWMutex
 	pairs map[pair]*linkState
-	// near are the transfers of all pairs by their distance. A pair without measurements of its own takes these times.
+	// near has a fit over the transfers of all pairs at the same distance. A pair without measurements has these times.
 	near [distances]fit
 }
 
@@ -61,8 +61,8 @@ type pair struct{ from, to WorkerID }
 // linkState is what is known about a pair.
 type linkState struct {
 	fit      fit
-	failures int // failed transfers in a row
-	until    int64
+	failures int   // failed transfers in a row
+	until    int64 // see Link.AloneUntil
 }
 
 // distance says how far two workers are from each other, by their labels.
@@ -97,8 +97,8 @@ func distanceOf(a, b *Worker) distance {
 
 // fit is a linear fit of times against numbers of tokens, in which old measurements fade. The zero value knows nothing.
 type fit struct {
-	n               int
-	seen            float64 // the number of measurements, of which old ones fade
+	n               int     // the number of measurements
+	seen            float64 // the same, but old measurements count less: see linkFade
 	w, x, y, xx, xy float64 // weighted sums: of 1, tokens, milliseconds, tokens², tokens·milliseconds
 }
 
@@ -109,9 +109,9 @@ const linkFade = 0.98
 // and it often has the handshake of two engines in it.
 const linkPrior = 2
 
-// linkAbove is the weight of a measurement above the line, where one below the line has the weight 1. A measurement has
-// in it what the decode worker waited for before the transfer: memory, which running requests hold, and the end of its
-// present pass. So the line is near the fastest transfers.
+// linkAbove is the weight of a measurement above the line. A measurement below the line has the weight 1, so the line
+// is near the fastest transfers. A slower measurement often includes a wait before the transfer: the decode worker
+// waits for memory that running requests hold, and for the end of its present pass.
 const linkAbove = 0.1
 
 // add adds a measurement. assumed are the times that are assumed before the first one.
@@ -126,8 +126,8 @@ func (f *fit) add(tokens int, ms float64, assumed Link) {
 	f.xx, f.xy = f.xx*linkFade+weight*x*x, f.xy*linkFade+weight*x*ms
 }
 
-// link returns the fitted times. assumed counts as linkPrior measurements: one of few tokens, and one of as many tokens
-// as the mean transfer had.
+// link returns the fitted times. assumed counts as linkPrior measurements: half of them of 0 tokens, and half of twice
+// as many tokens as the mean transfer had.
 func (f *fit) link(assumed Link) Link {
 	if f.n == 0 {
 		return assumed
@@ -208,8 +208,9 @@ func (s *Snapshot) Links() []PairLink {
 	return list
 }
 
-// Transferred notes that the blocks of so many tokens came from worker from to worker to within the given time. It ends
-// a row of failed transfers.
+// Transferred notes that a transfer succeeded: the blocks of this number of tokens came from worker from to worker to
+// in the time took. The pair may get transfers again. If tokens is not positive, the time is not known, and nothing
+// else is learned.
 func (f *Fleet) Transferred(from, to *Worker, tokens int, took time.Duration) {
 	l := f.links
 	l.mu.Lock()
@@ -229,8 +230,8 @@ func (f *Fleet) Transferred(from, to *Worker, tokens int, took time.Duration) {
 	near.add(tokens, ms, assumed)
 }
 
-// TransferFailed notes that a transfer failed. After three in a row the pair is left alone for a while; alone is then
-// the length of that time.
+// TransferFailed notes that a transfer failed. After three failures in a row the pair gets no transfers for the time
+// alone; before that, alone is 0.
 func (f *Fleet) TransferFailed(from, to *Worker, now int64) (alone time.Duration) {
 	l := f.links
 	l.mu.Lock()
