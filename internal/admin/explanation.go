@@ -223,9 +223,13 @@ func (out *Explanation) explainLegs(e *gateway.Explanation, s *fleet.Snapshot, d
 	if first == nil {
 		return
 	}
-	out.Division.Why = "prefill, transfer and decode at two workers cost less than one worker"
-	if n.Whole <= n.Prefill+n.Decode {
+	switch {
+	case out.Division.Predicted == nil: // nothing was compared
+		out.Division.Why = "no worker of the model serves whole requests"
+	case n.Whole <= n.Prefill+n.Decode:
 		out.Division.Why = "the mode is always"
+	default:
+		out.Division.Why = "prefill, transfer and decode at two workers cost less than one worker"
 	}
 	out.Division.TransferTokens, out.Division.Link = n.Tokens, linkOf(s, first.Worker, r.Worker)
 	out.Prefill = &Leg{

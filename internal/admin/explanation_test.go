@@ -222,6 +222,25 @@ func TestAnExplanationShowsBothLegsAndTheirTimes(t *testing.T) {
 	}
 }
 
+// Engines that refuse whole requests leave nothing to compare, whatever the mode.
+func TestAnExplanationSaysThatNoWorkerServesWholeRequests(t *testing.T) {
+	a, f := newAdmin(t, admin.DefaultConfig(), nil)
+	pair(f)
+	for _, w := range f.Snapshot().Workers() {
+		facts := w.Facts
+		facts.Transfer.LegsOnly = true
+		f.Put(w.URL, facts)
+	}
+	_, text := ask(t, a, "POST", "/admin/explain", question)
+	var e admin.Explanation
+	if err := json.Unmarshal([]byte(text), &e); err != nil {
+		t.Fatal(err)
+	}
+	if d := e.Division; d == nil || !d.Divided || d.Why != "no worker of the model serves whole requests" || d.Predicted != nil {
+		t.Errorf("%+v: %s", d, text)
+	}
+}
+
 func TestWorkersShowRolesAndLinks(t *testing.T) {
 	a, f := newAdmin(t, admin.DefaultConfig(), nil)
 	workers := func() (got admin.Workers) {
