@@ -17,8 +17,33 @@ const (
 	maxDepth = 64
 )
 
-// kinds are the kinds of members that a file can ask for.
-var kinds = []string{"true", "text", "number", "many", "lists", "any"}
+// kinds are the kinds of values that a file can name. Each function reports whether a value is of the kind.
+var kinds = map[string]func(value []byte) bool{
+	"true": func(value []byte) bool { return string(value) == "true" },
+	"text": func(value []byte) bool { return len(value) > 2 && value[0] == '"' },
+	"number": func(value []byte) bool {
+		n, err := strconv.ParseUint(string(value), 10, 64)
+		return err == nil && n > 0
+	},
+	"many": func(value []byte) bool {
+		n, err := strconv.ParseFloat(string(value), 64)
+		return err == nil && n > 1
+	},
+	"lists": someLists,
+	"any":   func(value []byte) bool { return string(value) != "null" },
+}
+
+// someLists reports whether a value is a list of lists, and one of these is not empty.
+func someLists(value []byte) bool {
+	some := false
+	for _, list := range jsonscan.Items(value) {
+		if list[0] != '[' {
+			return false
+		}
+		some = some || item(list, 0) != nil
+	}
+	return some
+}
 
 // find returns the value at a path such as choices.0.prompt_token_ids in an answer that was read. If an object has a
 // key twice, the last value counts, as in Python.
@@ -97,7 +122,7 @@ func carry(answer []byte, path string, has map[string]string) ([]byte, error) {
 			if !sameKey(key, name) {
 				continue
 			}
-			if !is(value, kind) {
+			if !kinds[kind](value) {
 				return nil, fmt.Errorf("%s.%s in the engine's answer is not of the kind %q", path, name, kind)
 			}
 			seen++
@@ -112,32 +137,6 @@ func carry(answer []byte, path string, has map[string]string) ([]byte, error) {
 		}
 	}
 	return nil, fmt.Errorf("%s in the engine's answer has a member twice", path)
-}
-
-// is reports whether a value is of a kind.
-func is(value []byte, kind string) bool {
-	switch kind {
-	case "true":
-		return string(value) == "true"
-	case "text":
-		return len(value) > 2 && value[0] == '"'
-	case "number":
-		n, err := strconv.ParseUint(string(value), 10, 64)
-		return err == nil && n > 0
-	case "many":
-		n, err := strconv.ParseFloat(string(value), 64)
-		return err == nil && n > 1
-	case "lists": // at least one list that is not empty, and nothing else
-		some := false
-		for _, list := range jsonscan.Items(value) {
-			if list[0] != '[' {
-				return false
-			}
-			some = some || item(list, 0) != nil
-		}
-		return some
-	}
-	return string(value) != "null"
 }
 
 // numbers reports whether a value is a list of at least one integer from 0 on.

@@ -93,7 +93,7 @@ func (c *Connector) Ready(p *Pair) error {
 func (c *Connector) AppendPrefill(dst, body []byte, p *Pair) ([]byte, error) {
 	for key, value := range jsonscan.Members(body) {
 		for name, kind := range c.file.Undivided {
-			if sameKey(key, name) && is(value, kind) {
+			if sameKey(key, name) && kinds[kind](value) {
 				return dst, fmt.Errorf("connector %s: a request with %s is not divided", c.file.Name, name)
 			}
 		}

@@ -121,7 +121,7 @@ func TestThePageHasEachConnectorAndValue(t *testing.T) {
 			t.Errorf("docs/connectors.md has no row for the value `%s`", name)
 		}
 	}
-	for _, kind := range kinds {
+	for kind := range kinds {
 		if !strings.Contains(string(page), "`"+kind+"`") {
 			t.Errorf("docs/connectors.md does not have the kind `%s`", kind)
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -131,8 +132,8 @@ func (f *file) check() error {
 	}
 	for _, has := range []map[string]string{f.Answer.Has, f.keptHas(), f.Undivided} {
 		for name, kind := range has {
-			if !slices.Contains(kinds, kind) {
-				return fmt.Errorf("%s is %q, not one of %s", name, kind, strings.Join(kinds, ", "))
+			if kinds[kind] == nil {
+				return fmt.Errorf("%s is %q, not one of %s", name, kind, strings.Join(slices.Sorted(maps.Keys(kinds)), ", "))
 			}
 		}
 	}
