@@ -76,6 +76,10 @@ func (c *Connector) Name() string { return c.file.Name }
 // leg.
 func (c *Connector) Together() bool { return c.file.Order == orderTogether }
 
+// Fetches reports whether a worker can read the beginning of any prompt from another worker that has it cached. A
+// connector that reads only what an earlier answer kept does not.
+func (c *Connector) Fetches() bool { return c.file.Fetch != nil && c.file.Kept == nil }
+
 // Ready returns an error if a fact about the workers is missing that the connector needs. The error says how the
 // operator gives it.
 func (c *Connector) Ready(p *Pair) error {

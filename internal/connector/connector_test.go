@@ -94,6 +94,14 @@ func TestEachConnectorOwnsItsMembers(t *testing.T) {
 	}
 }
 
+func TestOnlyThePeerToPeerTierFetchesAnyPrompt(t *testing.T) {
+	for _, name := range Names() {
+		if c, _ := Find(name); c.Fetches() != (name == "p2p") {
+			t.Errorf("%s fetches: %v", name, c.Fetches())
+		}
+	}
+}
+
 func TestHeadersOfSGLangAreForeign(t *testing.T) {
 	for name, want := range map[string]bool{
 		"X-Override-Bootstrap-Host": true, "x-override-bootstrap-room": true, "X-Override-Disagg-Prefill-Dp-Rank": true,

@@ -89,7 +89,10 @@ func (p *probe) transfer(ctx context.Context) {
 		return
 	}
 	x := r.Transfer
-	x.Connector, x.Fetches = name, name == "p2p"
+	x.Connector = name
+	if c, known := connector.Find(name); known {
+		x.Fetches = c.Fetches()
+	}
 	x.Host, x.Port = cmp.Or(strings.Trim(t.TransferHost, "[]"), remoteHost(r.Host), t.host()), cmp.Or(t.TransferPort, r.Port)
 	x.TensorParallel = cmp.Or(t.TensorParallel, r.TensorParallel)
 	x.TokenBytes = cmp.Or(t.KVBytesPerToken, r.TokenBytes)
