@@ -37,9 +37,6 @@ type Pair struct {
 	Stream    bool // the client wants a stream
 }
 
-// Field is one field of a request's header.
-type Field struct{ Name, Value string }
-
 var connectors = mustRead()
 
 func mustRead() map[string]*Connector {
@@ -198,20 +195,6 @@ func (c *Connector) promptIDs(answer []byte, chat bool) []byte {
 		return nil
 	}
 	return ids
-}
-
-// Header returns the header fields of a leg. The rank is not among them: the gateway sends X-Data-Parallel-Rank with
-// every request to a worker of several ranks.
-func (c *Connector) Header(l fleet.Leg, p *Pair) []Field {
-	var fields []Field
-	of := &c.file.Prefill
-	if l == fleet.LegDecode {
-		of = &c.file.Decode
-	}
-	for _, name := range slices.Sorted(maps.Keys(of.Headers)) {
-		fields = append(fields, Field{name, of.Headers[name]})
-	}
-	return fields
 }
 
 // Abort returns the request that ends a leg at its worker. answer is the body of the prefill leg's answer, nil if there

@@ -45,9 +45,8 @@ const (
 
 // leg is what is written into the body of one leg.
 type leg struct {
-	Set     template          `json:"set"`     // members that the body has afterwards
-	Replace template          `json:"replace"` // the same, but only in place of members that the client sent
-	Headers map[string]string `json:"headers"` // header fields of the request
+	Set     template `json:"set"`     // members that the body has afterwards
+	Replace template `json:"replace"` // the same, but only in place of members that the client sent
 }
 
 // answer is what the decode leg takes from the answer of the prefill leg.

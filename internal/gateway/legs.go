@@ -182,9 +182,6 @@ func (l *legs) prefillFields() []proxy.Field {
 	if l.d.Prefill.Pinned {
 		set = append(set, proxy.Field{Name: headerRank, Value: strconv.Itoa(l.d.Prefill.Rank)})
 	}
-	for _, f := range l.connector.Header(fleet.LegPrefill, &l.pair) {
-		set = append(set, proxy.Field{Name: f.Name, Value: f.Value})
-	}
 	return set
 }
 
@@ -221,9 +218,6 @@ func (l *legs) ended(result *proxy.Result, began time.Time) {
 // see transferLimit.
 func (l *legs) decode(ctx context.Context) proxy.Result {
 	x := l.x
-	for _, f := range l.connector.Header(fleet.LegDecode, &l.pair) {
-		x.attempt.Set = append(x.attempt.Set, proxy.Field{Name: f.Name, Value: f.Value})
-	}
 	if !l.pair.Stream {
 		l.whole = &wholeAnswer{w: x.attempt.Writer}
 		x.attempt.Writer = l.whole
