@@ -39,10 +39,12 @@ type Record struct {
 	// Prefill is the record of the prefill leg, if the request is divided: its Worker computes the prompt, and sends the
 	// KV blocks to Worker. nil: the request is not divided.
 	Prefill *Record
-	// Fetched is the number of prompt tokens whose blocks the worker reads from Source, another worker, before it computes
-	// the rest. It is 0 in a decode leg, which gets the blocks from the worker of the prefill leg.
-	Fetched int
-	Source  *fleet.Worker
+	// Fetched is the number of prompt tokens whose blocks the worker reads before it computes the rest: from the rank
+	// SourceRank of Source, another worker. It is 0 in a decode leg, which gets the blocks from the worker of the
+	// prefill leg.
+	Fetched    int
+	Source     *fleet.Worker
+	SourceRank int
 
 	Policy string
 	Terms  []string      // names of the values in Candidate.Terms; the caller must not change the slice

@@ -268,7 +268,7 @@ func (d *Decision) noteHandover(snap *fleet.Snapshot, first *Decision) {
 			c.Unpaired = policy.ReasonRests
 		default:
 			c.Fetched = max(d.PromptTokens-c.Kept(), 0)
-			c.Source, c.Transfer = from, link.Time(c.Fetched)
+			c.Source, c.SourceRank, c.Transfer = from, first.Rank, link.Time(c.Fetched)
 		}
 	}
 }
@@ -283,12 +283,12 @@ func (d *Decision) noteFetch(snap *fleet.Snapshot, c, source *policy.Candidate, 
 		}
 		if from := snap.ByID(r.Worker); from != nil && from.Ready && mine.Pairs(&from.Facts.Transfer) {
 			link := snap.Link(from, c.Worker)
-			c.Fetch(&d.query, from, r.Tokens, &link)
+			c.Fetch(&d.query, from, from.Facts.FirstRank, r.Tokens, &link)
 		}
 	}
 	if source != nil && mine.Fetches && mine.Pairs(&source.Worker.Facts.Transfer) {
 		link := snap.Link(source.Worker, c.Worker)
-		c.Fetch(&d.query, source.Worker, source.Match, &link)
+		c.Fetch(&d.query, source.Worker, source.Rank, source.Match, &link)
 	}
 }
 

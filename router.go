@@ -379,7 +379,7 @@ func (d *Decision) settle(snap *fleet.Snapshot, choice policy.Choice) {
 	}
 	d.MatchTokens, d.PredictedTokens, d.AtRiskTokens, d.Tier = c.Match, c.Kept(), c.AtRisk, c.Tier
 	if d.Leg != fleet.LegDecode {
-		d.Fetched, d.Source = c.Fetched, c.Source
+		d.Fetched, d.Source, d.SourceRank = c.Fetched, c.Source, c.SourceRank
 	}
 }
 

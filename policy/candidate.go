@@ -69,13 +69,15 @@ type Candidate struct {
 	AtRisk int
 	Full   int // prompt tokens that would match if the model had only groups with full attention; for explanation only
 
-	// Fetched is how many tokens beyond Kept come from Source, another worker, before the holder computes the rest. In a
-	// decode leg Source is the worker of the prefill leg, and all other tokens come from there. Transfer is the predicted
-	// time in milliseconds until these blocks are there. Unpaired says why Source cannot send to the holder; "" if it can.
-	Fetched  int
-	Source   *fleet.Worker
-	Transfer float64
-	Unpaired string
+	// Fetched is how many tokens beyond Kept come from Source, another worker, before the holder computes the rest.
+	// SourceRank is the rank there that has them. In a decode leg Source is the worker of the prefill leg, and all other
+	// tokens come from there. Transfer is the predicted time in milliseconds until these blocks are there. Unpaired says
+	// why Source cannot send to the holder; "" if it can.
+	Fetched    int
+	Source     *fleet.Worker
+	SourceRank int
+	Transfer   float64
+	Unpaired   string
 
 	Score  float64           // set by the scorers or the chooser, if the candidate passed the filters; higher is better
 	Terms  [MaxTerms]float64 // the parts of Score in the order of [Policy.Terms]; for explanation

@@ -140,9 +140,9 @@ func (w *Weigher) Routed(q *Query, c *Candidate) { w.m.Routed(q, c) }
 // Finished reports how a request ended.
 func (w *Weigher) Finished(f *Finished) { w.m.Finished(f) }
 
-// Fetch sets c's Fetched, Source and Transfer if fetching tokens of the prompt from a worker takes less time than
-// computing them. has is how many tokens of the prompt the worker has.
-func (c *Candidate) Fetch(q *Query, from *fleet.Worker, has int, link *fleet.Link) {
+// Fetch sets c's Fetched, Source, SourceRank and Transfer if fetching tokens of the prompt from a rank of another worker
+// takes less time than computing them. has is how many tokens of the prompt the rank has.
+func (c *Candidate) Fetch(q *Query, from *fleet.Worker, rank, has int, link *fleet.Link) {
 	has = min(has, q.PromptTokens-1)
 	has -= has % max(c.BlockSize, 1)
 	more := has - c.Kept()
@@ -155,5 +155,5 @@ func (c *Candidate) Fetch(q *Query, from *fleet.Worker, has int, link *fleet.Lin
 	if took >= t.Prompt(computed, q.PromptTokens)-t.Prompt(computed-more, q.PromptTokens) {
 		return
 	}
-	c.Fetched, c.Source, c.Transfer = more, from, took
+	c.Fetched, c.Source, c.SourceRank, c.Transfer = more, from, rank, took
 }

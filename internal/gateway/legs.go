@@ -164,7 +164,7 @@ func (x *exchange) fetching(body []byte, r *warmpath.Record) []byte {
 		return body
 	}
 	f := &r.Source.Facts
-	source := connector.End{URL: r.Source.URL, Rank: f.FirstRank, Ranks: len(r.Source.Holders), FirstRank: f.FirstRank, Transfer: f.Transfer}
+	source := connector.End{URL: r.Source.URL, Rank: r.SourceRank, Ranks: len(r.Source.Holders), FirstRank: f.FirstRank, Transfer: f.Transfer}
 	edited, err := c.AppendFetch(nil, body, &connector.Pair{
 		RequestID: x.rec.RequestID, Room: rand.Uint64() >> 1, Prefill: source, Decode: endOf(r), Batch: 1, Chat: x.dialect == api.OpenAIChat,
 	}, nil)
