@@ -140,8 +140,8 @@ func (w *Weigher) Routed(q *Query, c *Candidate) { w.m.Routed(q, c) }
 // Finished reports how a request ended.
 func (w *Weigher) Finished(f *Finished) { w.m.Finished(f) }
 
-// Fetch sets c's Fetched, Source, SourceRank and Transfer if fetching tokens of the prompt from a rank of another worker
-// takes less time than computing them. has is how many tokens of the prompt the rank has.
+// Fetch sets c's Fetched, Source, SourceRank and Transfer if fetching tokens of the prompt from a rank of another
+// worker takes less time than computing them. has is how many tokens of the prompt the rank has.
 func (c *Candidate) Fetch(q *Query, from *fleet.Worker, rank, has int, link *fleet.Link) {
 	has = min(has, q.PromptTokens-1)
 	has -= has % max(c.BlockSize, 1)

@@ -136,7 +136,8 @@ func (p *pair) serve(t *testing.T, connector string, flags ...string) *testenv.G
 	return gateway
 }
 
-// idle waits until no engine that lives has a request, and no block of their caches is pinned by a request or by a lease.
+// idle waits until no engine that lives has a request, and no block of their caches is pinned by a request or by a
+// lease.
 func (p *pair) idle(t *testing.T) {
 	t.Helper()
 	testenv.WaitFor(t, (leaseSeconds+turnSeconds+60)*time.Second, "all blocks to be free", func() error {
