@@ -29,12 +29,12 @@ const DefaultUncachedTokenThreshold = 256
 
 // leg is one leg of a request that is to be decided.
 type leg struct {
-	pool   *fleet.Pool // the workers that serve the leg
-	policy *policy.Policy
-	first  *Decision        // of a decode leg: the decision about the prefill leg
-	among  bool             // the fleet has workers that exchange KV blocks
-	to     *fleet.Pool      // of a prefill leg: the workers of the decode leg
-	tried  []fleet.WorkerID // workers that must not be chosen, besides Request.Exclude
+	pool      *fleet.Pool // the workers that serve the leg
+	policy    *policy.Policy
+	first     *Decision        // of a decode leg: the decision about the prefill leg
+	exchanges bool             // some workers of the model exchange KV blocks
+	to        *fleet.Pool      // of a prefill leg: the workers of the decode leg
+	tried     []fleet.WorkerID // workers that must not be chosen, besides Request.Exclude
 }
 
 // exclude returns the workers that must not be chosen for the leg.
@@ -63,7 +63,7 @@ func (p *Prepared) divide(snap *fleet.Snapshot, pool *fleet.Pool, decides *polic
 	if len(pool.Alone.Holders) == 0 {
 		return p.divideAlways(snap, pool, table, decides, take)
 	}
-	whole, err := p.decideLeg(leg{pool: pool.Alone, policy: decides, among: true}, snap, pool, take)
+	whole, err := p.decideLeg(leg{pool: pool.Alone, policy: decides, exchanges: true}, snap, pool, take)
 	if err != nil {
 		return whole, err
 	}
@@ -141,8 +141,8 @@ func (d *Decision) drop() {
 	}
 }
 
-// bypass returns the reason why a request is not divided, as far as it does not depend on the workers of the legs.
-// whole is the decision for one worker.
+// bypass returns the reason why a request is not divided, or "" if that depends on the workers of the legs. whole is
+// the decision for one worker.
 func (l *Legs) bypass(req *Request, whole *Decision) policy.Bypass {
 	threshold := l.UncachedTokenThreshold
 	if threshold == 0 {
@@ -157,7 +157,7 @@ func (l *Legs) bypass(req *Request, whole *Decision) policy.Bypass {
 	return ""
 }
 
-// forbids returns the reason why a request must not be divided, as far as it does not depend on any worker.
+// forbids returns the reason why a request must not be divided, or "". It looks at no worker.
 func (l *Legs) forbids(req *Request) policy.Bypass {
 	switch {
 	case l.Mode == policy.ModeNever:
@@ -180,7 +180,7 @@ func (p *Prepared) decideLegs(snap *fleet.Snapshot, pool *fleet.Pool, table *pol
 		}
 		return decides
 	}
-	first := leg{pool: pool.Prefill, policy: policyOf(table.prefill), among: true, to: pool.Decode}
+	first := leg{pool: pool.Prefill, policy: policyOf(table.prefill), exchanges: true, to: pool.Decode}
 	for {
 		var err error
 		if prefill, err = p.decideLeg(first, snap, pool, take); err != nil {
@@ -189,7 +189,7 @@ func (p *Prepared) decideLegs(snap *fleet.Snapshot, pool *fleet.Pool, table *pol
 			}
 			return prefill, nil, policy.BypassNoPrefill
 		}
-		decode, err = p.decideLeg(leg{pool: pool.Decode, policy: policyOf(table.decode), first: prefill, among: true}, snap, pool, take)
+		decode, err = p.decideLeg(leg{pool: pool.Decode, policy: policyOf(table.decode), first: prefill, exchanges: true}, snap, pool, take)
 		if err == nil {
 			return prefill, decode, ""
 		}
@@ -202,8 +202,9 @@ func (p *Prepared) decideLegs(snap *fleet.Snapshot, pool *fleet.Pool, table *pol
 	}
 }
 
-// mostPrefillWorkers is how many prefill workers are looked at in one decision. After the first one there are more only
-// if no worker can take the blocks of the worker before: its transfers failed, or the workers that could are full.
+// mostPrefillWorkers is how many prefill workers are looked at in one decision. A further one is looked at only if no
+// decode worker can take the blocks of the one before: several transfers between the two failed, or the decode workers
+// with the same connector are full.
 const mostPrefillWorkers = 3
 
 // weigh predicts the costs of one worker and of two, and returns a reason if one worker is to be taken.
@@ -222,7 +223,7 @@ func (p *Prepared) weigh(mode policy.Mode, whole, prefill, decode *Decision) pol
 // noteTransfers sets which tokens the candidates would get from other workers.
 func (d *Decision) noteTransfers(snap *fleet.Snapshot, l *leg, req *Request) {
 	switch {
-	case !l.among:
+	case !l.exchanges:
 		return
 	case l.first != nil:
 		d.noteHandover(snap, l.first)
@@ -299,8 +300,8 @@ func (d *Decision) legWork(w *fleet.Work) {
 		// Nothing of the answer is generated here, so nothing can delay its further tokens.
 		w.MostTokens, w.Choices, w.Whole, w.Levels = 1, 1, true, nil
 	case fleet.LegDecode:
-		// The engine computes the last token of the prompt. How long that takes says nothing, because the transfer
-		// comes first.
+		// The engine computes the last token of the prompt. The wait for the first token says nothing about the speed
+		// of the engine, because the transfer is a part of the wait.
 		w.UncachedTokens, w.Guess = min(1, w.PromptTokens), true
 	default:
 		if d.Fetched > 0 {
@@ -386,8 +387,9 @@ func (d *Decision) transferred(now int64) {
 	d.router.fleet.Transferred(d.leg.Worker, d.Worker, d.Division.Tokens, took)
 }
 
-// Transfer returns how long the blocks of how many tokens took from the worker of the prefill leg to the decode worker,
-// as measured at the first token. measured is false before that, and if the request is not divided.
+// Transfer returns the number of tokens whose blocks went from the worker of the prefill leg to the decode worker, and
+// the time that this took. measured is false before the first token, if the first token was not seen, and if the
+// request is not divided.
 func (d *Decision) Transfer() (tokens int, took time.Duration, measured bool) {
 	n := d.transfer.Load()
 	return d.Division.Tokens, time.Duration(max(n-1, 0)), n > 0

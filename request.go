@@ -35,8 +35,7 @@ type Request struct {
 	// request with several Choices, with a Target or with a Rank.
 	Undivided policy.Bypass
 	// Readable lists KV blocks of the prompt's beginning that a worker keeps for other workers, such as those of the
-	// conversation's last answer. The worker of a prefill leg may fetch them in place of
-	// computing them.
+	// conversation's last answer. The worker of a prefill leg may fetch them in place of computing them.
 	Readable []Readable
 
 	// Cached says what the workers have cached, sorted by worker. It is the answer of the deciding policy's external

@@ -11,11 +11,11 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// rolesEvery is the time between two looks at the roles, for the log. Workers that start together are found within it,
-// so a prefill worker that is found first is no reason for a line.
+// rolesEvery is the time between two checks of the roles. Workers that start together are usually found within this
+// time. So a prefill worker that is found before its decode worker causes no line in the log.
 const rolesEvery = 5 * time.Second
 
-// lacking are the models and workers that lack others with another role, each with the message about it.
+// lacking has a message for each model, and for each worker, that needs a worker with another role.
 type lacking map[string]string
 
 // watchRoles logs when prefill workers have no decode worker, and when they have one again.

@@ -51,7 +51,7 @@ func (d *Disaggregation) policies() map[string]string {
 	return named
 }
 
-// Warnings returns what is no mistake of the file, and will probably not work.
+// Warnings returns a sentence for each combination of settings that is valid, but probably not what the operator wants.
 func (c *Config) Warnings() (all []string) {
 	prefill, others := 0, 0
 	for _, t := range slices.Concat(c.Workers, c.FileWorkers, c.WorkersDNS.Names) {

@@ -9,10 +9,10 @@ import (
 	"github.com/warmpath/warmpath/internal/jsonscan"
 )
 
-// template is a JSON value in which "{name}" stands for a value of the request; see values. A string that is one such
-// name becomes the value with its own type; in a longer string the value becomes text. A member without a value, or
-// with an object of such members only, is left out. The member "..." takes all members of an object that its own object
-// does not name.
+// template is a JSON value in which "{name}" stands for a value of the request; see values. A string that is just one
+// name becomes the value with its own type; in a longer string the value becomes text. A member without a value is left
+// out, and so is an object whose members all have no value. The member "..." stands for all members of another object,
+// except those that the template's object names itself.
 type template struct {
 	members []member // of an object
 	object  bool
@@ -146,8 +146,8 @@ func (t *template) appendLeaf(dst []byte, r *request) (out []byte, ok bool) {
 	return dst, true
 }
 
-// appendRest appends the members of object that neither t, as far as it was written, nor the object other has. start is
-// where the members of the object that is written begin in dst.
+// appendRest appends the members of object, except the members of t that were written, and the members that other has
+// too. start is where the members of the object that is written begin in dst.
 func (t *template) appendRest(dst []byte, start int, object []byte, written uint64, other []byte) []byte {
 	for key, value := range jsonscan.Members(object) {
 		if t.has(key, written) || hasMember(other, key) {

@@ -51,15 +51,15 @@ type Target struct {
 	Labels map[string]string `yaml:"labels,omitempty"`
 	// Role is prefill, decode or both, see fleet.Role. If it is "", the router asks the worker.
 	Role string `yaml:"role,omitempty"`
-	// Connector is the name of the engine's KV connector, one of Connectors. If it is "", the router asks the worker.
-	// None means that the worker exchanges no KV blocks, whatever the worker itself reports.
+	// Connector is the name of the engine's KV connector, one of connector.Names. If it is "", the router asks the
+	// worker. None means that the worker exchanges no KV blocks, whatever the worker itself reports.
 	Connector string `yaml:"connector,omitempty"`
 	// TransferHost and TransferPort are where other engines find the worker, see fleet.Transfer. If they are "" and 0,
 	// the router asks the worker; if it does not report a host, the host of URL is taken.
 	TransferHost string `yaml:"transfer_host,omitempty"`
 	TransferPort int    `yaml:"transfer_port,omitempty"`
-	// EngineID is the id that the engine got in its kv_transfer_config. If it is "", the router asks the worker. Rank r
-	// of several has the id with "_dp" and r behind it.
+	// EngineID is the id that the engine got in its kv_transfer_config. If it is "", the router asks the worker. If the
+	// worker has several ranks, the id of rank 3 is EngineID with "_dp3" appended.
 	EngineID string `yaml:"engine_id,omitempty"`
 	// TensorParallel is the engine's tensor-parallel size. If it is 0, the router asks the worker.
 	TensorParallel int `yaml:"tensor_parallel,omitempty"`

@@ -272,7 +272,7 @@ func (x *exchange) tell(path string, n notice) {
 	response.Body.Close()
 }
 
-// tellLater sends a release with the engine's next step. So does vLLM, whose workers are told with each step.
+// tellLater sends a release with the engine's next step. vLLM does the same: its scheduler tells its workers in a step.
 func (x *exchange) tellLater(n notice) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

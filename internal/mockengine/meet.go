@@ -14,11 +14,11 @@ import (
 	"github.com/warmpath/warmpath/internal/engine"
 )
 
-// This file imitates the connectors of vLLM 0.32 whose two legs are sent at once: NixlPushConnector
-// (kv_connector/v1/nixl/push_scheduler.py), MooncakeConnector (kv_connector/v1/mooncake) and the tier "p2p" of
-// OffloadingConnector (v1/kv_offload/tiering/p2p). The decode worker names a transfer, and waits at the prefill worker
-// until the blocks of this transfer are there. And it imitates a store that engines share, from which each takes what
-// it lacks.
+// This file imitates the connectors of vLLM 0.32 in which the reader of blocks may come before the blocks are computed:
+// NixlPushConnector (kv_connector/v1/nixl/push_scheduler.py), MooncakeConnector (kv_connector/v1/mooncake) and the tier
+// "p2p" of OffloadingConnector (v1/kv_offload/tiering/p2p). The decode worker names a transfer, and waits at the
+// prefill worker until the blocks of this transfer are there. The file also imitates a store that engines share: each
+// engine takes from it the blocks that it lacks.
 
 // randomSuffix is what vLLM appends to the ids of requests (get_base_request_id in nixl/utils.py).
 var randomSuffix = regexp.MustCompile(`-[0-9a-f]{8}$`)

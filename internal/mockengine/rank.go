@@ -348,7 +348,7 @@ func (r *rank) caches(h engine.Hash) bool {
 	return r.engine.Caches(h)
 }
 
-// arrive lets a request go on whose first n missing tokens have arrived.
+// arrive lets a request continue when its first n missing tokens have arrived.
 func (r *rank) arrive(q *engine.Request, n int) {
 	r.mu.Lock()
 	r.engine.Arrive(q, n)

@@ -251,7 +251,7 @@ type engineError string
 
 func (e engineError) Error() string { return string(e) }
 
-// prefillInfo is the answer of a bootstrap server about the whole prefill worker, as far as it matters here.
+// prefillInfo has the fields that a decode worker uses of a bootstrap server's answer about the whole prefill worker.
 type prefillInfo struct {
 	DPSize   int  `json:"dp_size"`
 	PageSize int  `json:"page_size"`

@@ -85,8 +85,8 @@ func (t *Telemetry) Leg(leg string, took time.Duration) {
 // LegFailed counts a leg that failed, by the phase in which it failed.
 func (t *Telemetry) LegFailed(leg, phase string) { t.legs.failures.WithLabelValues(leg, phase).Inc() }
 
-// Transfer counts a transfer: the KV blocks of so many tokens reached the decode worker. bytes is 0 if the size of a
-// token is not known, and took is negative if the time was not measured.
+// Transfer counts a transfer. tokens is the number of tokens whose KV blocks reached the decode worker, and bytes is
+// the size of these blocks: 0 if it is not known. took is negative if the time was not measured.
 func (t *Telemetry) Transfer(tokens, bytes int, took time.Duration) {
 	if took >= 0 {
 		t.legs.transfer.Observe(took.Seconds())
