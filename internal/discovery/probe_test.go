@@ -238,8 +238,7 @@ func TestALoopbackAddressIsThatOfAWorkerBehindASocket(t *testing.T) {
 
 func TestProbeSaysWhyAWorkerIsUnusable(t *testing.T) {
 	closed := httptest.NewServer(http.NotFoundHandler())
-	closed.Close()
-	for _, test := range []struct{ name, url, want string }{
+	tests := []struct{ name, url, want string }{
 		{"nothing listens", closed.URL, "GET /v1/models: dial tcp"},
 		{"no model", serve(t, answers{"GET /v1/models": `{"data":[]}`}), "GET /v1/models lists no model"},
 		{"a gateway, perhaps ourselves", serve(t, answers{"GET /v1/models": `{"data":[{"id":"m","owned_by":"warmpath"}]}`}), "list its workers instead"},
@@ -255,7 +254,9 @@ func TestProbeSaysWhyAWorkerIsUnusable(t *testing.T) {
 			}
 		})), "longer than 4194304 bytes"},
 		{"redirect", serve(t, http.RedirectHandler("http://example.invalid/", http.StatusFound)), "answered 302"},
-	} {
+	}
+	closed.Close() // not before the other servers listen: one of them could get its port
+	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			client := NewClient(nil, nil)
 			defer client.CloseIdleConnections()
