@@ -60,17 +60,17 @@ func (l *leg) prefilled() float64 {
 // decision about the prefill leg, if the request is divided.
 func (p *Prepared) divide(snap *fleet.Snapshot, pool *fleet.Pool, decides *policy.Policy, take bool) (*Decision, error) {
 	table := p.router.table.Load()
-	if len(pool.Alone.Holders) == 0 {
+	if len(pool.Whole.Holders) == 0 {
 		return p.divideAlways(snap, pool, table, decides, take)
 	}
-	whole, err := p.decideLeg(leg{pool: pool.Alone, policy: decides, exchanges: true}, snap, pool, take)
+	whole, err := p.decideLeg(leg{pool: pool.Whole, policy: decides, exchanges: true}, snap, pool, take)
 	if err != nil {
 		return whole, err
 	}
 	whole.Division.Considered = true
 	if why := table.legs.bypass(p.request, whole); why != "" {
 		whole.Division.Bypass = why
-		whole.takeTurn(pool.Alone)
+		whole.takeTurn(pool.Whole)
 		return whole, nil
 	}
 	prefill, decode, why := p.decideLegs(snap, pool, table, decides, take)
@@ -79,7 +79,7 @@ func (p *Prepared) divide(snap *fleet.Snapshot, pool *fleet.Pool, decides *polic
 	}
 	if why != "" {
 		whole.Division.Bypass = why
-		whole.takeTurn(pool.Alone)
+		whole.takeTurn(pool.Whole)
 		prefill.drop()
 		decode.drop()
 		return whole, nil

@@ -537,7 +537,7 @@ func (p *Pool) finish(s *Snapshot) {
 
 // divide makes the pools of the legs, if the workers have roles or connectors.
 func (p *Pool) divide(s *Snapshot) {
-	p.Alone = p
+	p.Whole = p
 	if !slices.ContainsFunc(p.Workers, func(w *Worker) bool { return w.Facts.Role != RoleBoth || w.Facts.Transfer.Connector != "" }) {
 		return
 	}
@@ -549,12 +549,12 @@ func (p *Pool) divide(s *Snapshot) {
 			}
 		}
 		part.finish(s)
-		part.Alone = part
+		part.Whole = part
 		return part
 	}
 	p.Prefill, p.Decode = of(LegPrefill, (*Facts).Prefills), of(LegDecode, (*Facts).Decodes)
 	if slices.ContainsFunc(p.Workers, func(w *Worker) bool { return !w.Facts.Answers() }) {
-		p.Alone = of(LegWhole, (*Facts).Answers)
+		p.Whole = of(LegWhole, (*Facts).Answers)
 	}
 }
 

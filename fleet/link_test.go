@@ -170,7 +170,7 @@ func TestPoolsOfLegs(t *testing.T) {
 	}
 	put("http://a", fleet.RoleBoth, "")
 	pool, _ := f.Snapshot().Pool("m")
-	if pool.Alone != pool || pool.Prefill != nil || pool.Decode != nil {
+	if pool.Whole != pool || pool.Prefill != nil || pool.Decode != nil {
 		t.Errorf("without roles: %+v", pool)
 	}
 	put("http://b", fleet.RolePrefill, "nixl")
@@ -183,8 +183,8 @@ func TestPoolsOfLegs(t *testing.T) {
 		}
 		return out
 	}
-	if all, alone, prefill, decode := urls(pool), urls(pool.Alone), urls(pool.Prefill), urls(pool.Decode); all != "abcd" || alone != "acd" || prefill != "bd" || decode != "cd" {
-		t.Errorf("all %s, alone %s, prefill %s, decode %s", all, alone, prefill, decode)
+	if all, whole, prefill, decode := urls(pool), urls(pool.Whole), urls(pool.Prefill), urls(pool.Decode); all != "abcd" || whole != "acd" || prefill != "bd" || decode != "cd" {
+		t.Errorf("all %s, whole %s, prefill %s, decode %s", all, whole, prefill, decode)
 	}
 	if pool.Prefill.Turn(true) != 0 || pool.Prefill.Turn(false) != 1 || pool.Decode.Turn(false) != 0 || pool.Turn(false) != 0 {
 		t.Error("the pools of the legs share their turns")

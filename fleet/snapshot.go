@@ -36,10 +36,10 @@ type Pool struct {
 	BlockSize int         // tokens of the engine block of all workers; 0 if they differ or none is known
 	Smallest  int         // the smallest known engine block size in tokens; 0 when none is known
 
-	// Alone is the pool of the workers that serve whole requests: the pool itself, unless some worker only prefills.
-	// Prefill and Decode are the pools of the workers that serve the legs of divided requests. They are nil if no worker
-	// has a role or a connector.
-	Alone, Prefill, Decode *Pool
+	// Whole is the pool of the workers that serve whole requests: the pool itself if all its workers do. Prefill and
+	// Decode are the pools of the workers that serve the legs of divided requests. They are nil if no worker has a role
+	// or a connector.
+	Whole, Prefill, Decode *Pool
 
 	positions []int32 // by Holder: its index in Holders, plus 1; 0 if it is not in Holders
 	turns     *turns  // see Turn; the fleet keeps them for all later pools of this name

@@ -126,7 +126,7 @@ func unanswered(s *fleet.Snapshot, changed *fleet.Worker, role fleet.Role) strin
 			continue
 		}
 		left := false
-		for _, h := range pool.Alone.Holders {
+		for _, h := range pool.Whole.Holders {
 			left = left || s.Worker(h).ID != changed.ID
 		}
 		if !left {

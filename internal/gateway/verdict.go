@@ -171,14 +171,14 @@ func (x *exchange) serving() []*fleet.Worker {
 func (x *exchange) legPool(pool *fleet.Pool) *fleet.Pool {
 	switch {
 	case pool.Prefill == nil:
-	case x.at != nil && x.at.Facts.Role == fleet.RolePrefill && len(pool.Alone.Workers) > 0:
+	case x.at != nil && x.at.Facts.Role == fleet.RolePrefill && len(pool.Whole.Workers) > 0:
 		return pool
 	case x.at != nil && x.at.Facts.Role == fleet.RolePrefill:
 		return pool.Prefill
-	case len(pool.Alone.Workers) == 0:
+	case len(pool.Whole.Workers) == 0:
 		return pool.Decode
 	}
-	return pool.Alone
+	return pool.Whole
 }
 
 // known reports whether the request is known to be at fault for a useless answer of w. It decides once for each
