@@ -268,40 +268,11 @@ func TestParametersWithoutAnAddressHangAndThenKillTheEngine(t *testing.T) {
 	params, _ := prefillLeg(t, prefill, chatPath, chatOfWords)
 	delete(params, "remote_host")
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := send(t, ctx, decode, chatPath, with(chatOfWords, object{"kv_transfer_params": params}))
+	ended := post(t, ctx, decode, chatPath, with(chatOfWords, object{"kv_transfer_params": params}))
 	testenv.Until(t, "the request waits", func() bool { return decode.Stats().Ranks[0].Awaiting == 1 })
 	cancel()
 	<-ended
 	testenv.Until(t, "the engine dies", func() bool { status, _ := call(t, decode, "/health", nil); return status == 503 })
-}
-
-// send sends a request in the background. The channel gets the status of the answer, or 0 if there is no whole answer.
-func send(t *testing.T, ctx context.Context, s *Server, path string, body object) <-chan int {
-	t.Helper()
-	data, err := json.Marshal(body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL()+path, strings.NewReader(string(data)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, ended := client(t), make(chan int, 1)
-	go func() {
-		response, err := c.Do(request)
-		if err != nil {
-			ended <- 0
-			return
-		}
-		defer response.Body.Close()
-		var answer object
-		if json.NewDecoder(response.Body).Decode(&answer) != nil {
-			ended <- 0
-			return
-		}
-		ended <- response.StatusCode
-	}()
-	return ended
 }
 
 func TestATransferTakesTheTimeOfTheLink(t *testing.T) {
@@ -417,16 +388,16 @@ func TestTheFaultsOfATransfer(t *testing.T) {
 
 	fault(t, prefill, object{"kind": "hold_transfer"})
 	decode.ResetPrefixCache()
-	ended := send(t, t.Context(), decode, chatPath, with(chatOfWords, params()))
+	ended := post(t, t.Context(), decode, chatPath, with(chatOfWords, params()))
 	testenv.Until(t, "the transfer has begun", func() bool { return decode.Stats().Ranks[0].Awaiting == 1 })
 	select {
-	case status := <-ended:
-		t.Errorf("hold_transfer: the answer came, status %d", status)
+	case got := <-ended:
+		t.Errorf("hold_transfer: the answer came, status %d", got.status)
 	default:
 	}
 	fault(t, prefill, object{"kind": "hold_transfer", "on": false})
-	if status := <-ended; status != http.StatusOK {
-		t.Errorf("after hold_transfer: status %d", status)
+	if got := <-ended; got.status != http.StatusOK {
+		t.Errorf("after hold_transfer: status %d", got.status)
 	}
 
 	decode.ResetPrefixCache()
@@ -464,11 +435,11 @@ func TestARequestWaitsForRoomThatLeasesTake(t *testing.T) {
 		}
 	})
 	params, _ := prefillLeg(t, prefill, chatPath, chatOfWords)
-	ended := send(t, t.Context(), prefill, "/v1/completions", object{"model": "mock", "prompt": make([]int, 600), "max_tokens": 1})
+	ended := post(t, t.Context(), prefill, "/v1/completions", object{"model": "mock", "prompt": make([]int, 600), "max_tokens": 1})
 	testenv.Until(t, "the request waits", func() bool { return prefill.Stats().Ranks[0].Waiting == 1 })
 	whole(t, decode, chatPath, with(chatOfWords, object{"kv_transfer_params": params}))
-	if status := <-ended; status != http.StatusOK {
-		t.Errorf("status %d", status)
+	if got := <-ended; got.status != http.StatusOK {
+		t.Errorf("status %d", got.status)
 	}
 }
 
