@@ -49,13 +49,14 @@ type notice struct {
 	Request string `json:"request"`
 }
 
-// maxOrder bounds the size of an order: 1 Mi blocks.
+// maxOrder bounds the size of a message to the side channel, in bytes. The largest one is an order of 1 Mi blocks.
 const maxOrder = 32 << 20
 
 // readPieces is the number of pieces in which the blocks of a read are sent.
 const readPieces = 20
 
-func readOrderOf(w http.ResponseWriter, r *http.Request, v any) bool {
+// readMessage reads a message to the side channel into v, such as a readOrder. If it cannot be read, the answer is 400.
+func readMessage(w http.ResponseWriter, r *http.Request, v any) bool {
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxOrder)).Decode(v); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return false
@@ -66,7 +67,7 @@ func readOrderOf(w http.ResponseWriter, r *http.Request, v any) bool {
 // serveRead sends blocks to another engine, as fast as the slower of both links permits, and then ends the lease.
 func (x *exchange) serveRead(w http.ResponseWriter, r *http.Request) {
 	var o readOrder
-	if !readOrderOf(w, r, &o) {
+	if !readMessage(w, r, &o) {
 		return
 	}
 	switch {
@@ -215,14 +216,14 @@ func sleepUntil(ctx context.Context, dead <-chan struct{}, due time.Time) bool {
 
 func (x *exchange) serveRenew(w http.ResponseWriter, r *http.Request) {
 	var n notice
-	if readOrderOf(w, r, &n) {
+	if readMessage(w, r, &n) {
 		x.renew(n.Request)
 	}
 }
 
 func (x *exchange) serveRelease(w http.ResponseWriter, r *http.Request) {
 	var n notice
-	if readOrderOf(w, r, &n) && !x.release(n.Request) {
+	if readMessage(w, r, &n) && !x.release(n.Request) {
 		x.count(func(s *transferStats) { s.lateNotices++ })
 	}
 }

@@ -198,7 +198,7 @@ func (x *exchange) mooncakeRoutes(mux *http.ServeMux) {
 func (x *exchange) storeRoutes(mux *http.ServeMux) {
 	mux.HandleFunc("POST /mock/kv/store", func(w http.ResponseWriter, r *http.Request) {
 		var hashes []engine.Hash
-		if !readOrderOf(w, r, &hashes) {
+		if !readMessage(w, r, &hashes) {
 			return
 		}
 		x.mu.Lock()

@@ -361,7 +361,7 @@ func (x *exchange) bootstrapRoutes(mux *http.ServeMux) {
 			Room int64 `json:"bootstrap_room"`
 			Rank int   `json:"dp_rank"`
 		}
-		if readOrderOf(w, r, &in) {
+		if readMessage(w, r, &in) {
 			x.setRank(in.Room, in.Rank)
 			plain(w, http.StatusOK, "OK")
 		}
@@ -370,7 +370,7 @@ func (x *exchange) bootstrapRoutes(mux *http.ServeMux) {
 		var in struct {
 			Rooms []json.Number `json:"bootstrap_rooms"` // numbers or strings
 		}
-		if !readOrderOf(w, r, &in) {
+		if !readMessage(w, r, &in) {
 			return
 		}
 		known := map[string]int{}
