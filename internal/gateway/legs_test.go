@@ -249,6 +249,11 @@ func TestFaultsOfLegs(t *testing.T) {
 		{"the prefill worker is dead", 1, 1, func(d *divided) { _ = d.prefill[0].Die() }, nil},
 		{"the decode worker refuses", 1, 2, func(d *divided) { set(d.decode[0], func(f *mockengine.Faults) { f.DecodeRefusals = 1 }) }, nil},
 		{"the only decode worker refuses blocks", 1, 1, func(d *divided) { set(d.decode[0], func(f *mockengine.Faults) { f.DecodeRefusals = 1 }) }, nil},
+		{"no decode worker can load blocks", 2, 2, func(d *divided) {
+			for _, s := range d.decode {
+				set(s, func(f *mockengine.Faults) { f.DecodeRefusals = 1 })
+			}
+		}, nil},
 		{"the decode worker is dead", 1, 2, func(d *divided) { _ = d.decode[0].Die() }, nil},
 		{"the transfer never ends", 1, 1, func(d *divided) { set(d.prefill[0], func(f *mockengine.Faults) { f.HoldTransfers = true }) },
 			func(d *divided) { set(d.prefill[0], func(f *mockengine.Faults) { f.HoldTransfers = false }) }},

@@ -9,6 +9,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/proxy"
+	"github.com/warmpath/warmpath/policy"
 )
 
 // verdict classifies an answer by the possible fault of worker and request.
@@ -121,6 +122,10 @@ func (x *exchange) weigh(h fleet.Holder, w *fleet.Worker, last *proxy.Result) (a
 	alike := slices.ContainsFunc(x.doubts, func(d doubt) bool { return d.verdict == k })
 	x.doubts = append(x.doubts, doubt{h, w, k})
 	if known || alike && !x.mayAskOn(w) {
+		if x.wholeMayDo(k, last) {
+			x.prepared.route.Undivided = policy.BypassOneWorker
+			return true
+		}
 		x.acquit(now)
 		return false
 	}
@@ -129,6 +134,19 @@ func (x *exchange) weigh(h fleet.Holder, w *fleet.Worker, last *proxy.Result) (a
 	}
 	x.avoid(w, x.g.evidence.better(scope, x.untried(w)))
 	return true
+}
+
+// wholeMayDo reports whether one worker may serve the request, although legs of it failed alike. A leg also fails if
+// the blocks do not come, for which vLLM answers 500, so such answers (503 has the verdict cut) show nothing about the
+// whole request.
+func (x *exchange) wholeMayDo(k verdict, last *proxy.Result) bool {
+	divided := x.rec.PrefillWorker != ""
+	answered := k == broken || k == useless || k == cut && last.Status != 0
+	if !divided || !answered || !last.Retryable || x.rec.Attempts >= x.most {
+		return false
+	}
+	pool, ok := x.g.Fleet.Snapshot().Pool(x.prepared.route.Model)
+	return ok && len(pool.Alone.Workers) > 0
 }
 
 // hollow reports whether a complete answer has no token, although the request asked for tokens. The client has the
