@@ -35,6 +35,7 @@ type leg struct {
 	exchanges bool             // some workers of the model exchange KV blocks
 	to        *fleet.Pool      // of a prefill leg: the workers of the decode leg
 	tried     []fleet.WorkerID // workers that must not be chosen, besides Request.Exclude
+	rests     bool             // of a decode leg: pairs that are left alone may be chosen, too
 }
 
 // exclude returns the workers that must not be chosen for the leg.
@@ -73,7 +74,7 @@ func (p *Prepared) divide(snap *fleet.Snapshot, pool *fleet.Pool, decides *polic
 		whole.takeTurn(pool.Whole)
 		return whole, nil
 	}
-	prefill, decode, why := p.decideLegs(snap, pool, table, decides, take)
+	prefill, decode, why := p.decideLegs(snap, pool, table, decides, take, false)
 	if why == "" {
 		why = p.weigh(table.legs.Mode, whole, prefill, decode)
 	}
@@ -112,7 +113,13 @@ func (p *Prepared) divideAlways(snap *fleet.Snapshot, pool *fleet.Pool, table *p
 	default:
 		return nil, fmt.Errorf("route to model %.128q: %w; the request is not divided: %s", req.Model, ErrUndividable, why.Reason())
 	}
-	prefill, decode, why := p.decideLegs(snap, pool, table, decides, take)
+	prefill, decode, why := p.decideLegs(snap, pool, table, decides, take, false)
+	if why == policy.BypassNoDecode {
+		// No worker serves the request alone, so a pair whose transfers failed is better than none.
+		prefill.drop()
+		decode.drop()
+		prefill, decode, why = p.decideLegs(snap, pool, table, decides, take, true)
+	}
 	if why != "" {
 		failed := prefill
 		if decode != nil {
@@ -172,8 +179,9 @@ func (l *Legs) forbids(req *Request) policy.Bypass {
 	return ""
 }
 
-// decideLegs chooses the workers of both legs. If one of them cannot be used, why says which.
-func (p *Prepared) decideLegs(snap *fleet.Snapshot, pool *fleet.Pool, table *policyTable, decides *policy.Policy, take bool) (prefill, decode *Decision, why policy.Bypass) {
+// decideLegs chooses the workers of both legs. If one of them cannot be used, why says which. rests allows pairs that
+// are left alone, because their transfers failed.
+func (p *Prepared) decideLegs(snap *fleet.Snapshot, pool *fleet.Pool, table *policyTable, decides *policy.Policy, take, rests bool) (prefill, decode *Decision, why policy.Bypass) {
 	policyOf := func(own *policy.Policy) *policy.Policy {
 		if own != nil {
 			return own
@@ -189,7 +197,7 @@ func (p *Prepared) decideLegs(snap *fleet.Snapshot, pool *fleet.Pool, table *pol
 			}
 			return prefill, nil, policy.BypassNoPrefill
 		}
-		decode, err = p.decideLeg(leg{pool: pool.Decode, policy: policyOf(table.decode), first: prefill, exchanges: true}, snap, pool, take)
+		decode, err = p.decideLeg(leg{pool: pool.Decode, policy: policyOf(table.decode), first: prefill, exchanges: true, rests: rests}, snap, pool, take)
 		if err == nil {
 			return prefill, decode, ""
 		}
@@ -226,7 +234,7 @@ func (d *Decision) noteTransfers(snap *fleet.Snapshot, l *leg, req *Request) {
 	case !l.exchanges:
 		return
 	case l.first != nil:
-		d.noteHandover(snap, l.first)
+		d.noteHandover(snap, l)
 		return
 	}
 	source := d.longestReadable()
@@ -255,8 +263,8 @@ func (d *Decision) longestReadable() (source *policy.Candidate) {
 }
 
 // noteHandover sets what each candidate of a decode leg gets from the worker of the prefill leg.
-func (d *Decision) noteHandover(snap *fleet.Snapshot, first *Decision) {
-	from := first.Worker
+func (d *Decision) noteHandover(snap *fleet.Snapshot, l *leg) {
+	from := l.first.Worker
 	for i := range d.Candidates {
 		c := &d.Candidates[i]
 		link := snap.Link(from, c.Worker)
@@ -265,11 +273,11 @@ func (d *Decision) noteHandover(snap *fleet.Snapshot, first *Decision) {
 			c.Unpaired = policy.ReasonPrefills
 		case !from.Facts.Transfer.Pairs(&c.Worker.Facts.Transfer):
 			c.Unpaired = policy.ReasonConnector
-		case !link.Rested(d.Now):
+		case !l.rests && !link.Rested(d.Now):
 			c.Unpaired = policy.ReasonRests
 		default:
 			c.Fetched = max(d.PromptTokens-c.Kept(), 0)
-			c.Source, c.SourceRank, c.Transfer = from, first.Rank, link.Time(c.Fetched)
+			c.Source, c.SourceRank, c.Transfer = from, l.first.Rank, link.Time(c.Fetched)
 		}
 	}
 }

@@ -65,3 +65,27 @@ func TestAWorkerForWholeRequestsTakesWhatIsNotDivided(t *testing.T) {
 		t.Errorf("%s; %+v", d, d.Division)
 	}
 }
+
+// A pair whose transfers failed is left alone only while another pair can take the request.
+func TestTheOnlyPairIsNotLeftAlone(t *testing.T) {
+	w := newWorld(t, marginalOptions(policy.ModeAuto), legsOnly(fleet.RolePrefill), legsOnly(fleet.RoleDecode))
+	fail := func() *warmpath.Decision {
+		var d *warmpath.Decision
+		for range 3 {
+			d = w.route(warmpath.Request{Tokens: prompt(1, 20), Now: second})
+			d.TransferFailed(second)
+			d.Done(fleet.OutcomeUnknown, second)
+		}
+		return d
+	}
+	failed := fail()
+	if d := w.route(warmpath.Request{Tokens: prompt(1, 20), Now: second}); d.Prefill == nil {
+		t.Fatalf("the only pair: %s", d)
+	}
+	w.fleet.Put("http://c", legsOnly(fleet.RoleDecode))
+	for range 6 {
+		if d := w.route(warmpath.Request{Tokens: prompt(1, 20), Now: second}); d.Prefill == nil || d.Worker.ID == failed.Worker.ID {
+			t.Fatalf("beside another pair: %s", d)
+		}
+	}
+}
