@@ -25,6 +25,10 @@ var kinds = map[string]func(value []byte) bool{
 		n, err := strconv.ParseUint(string(value), 10, 64)
 		return err == nil && n > 0
 	},
+	"port": func(value []byte) bool {
+		n, err := strconv.ParseUint(string(value), 10, 16)
+		return err == nil && n > 0
+	},
 	"many": func(value []byte) bool {
 		n, err := strconv.ParseFloat(string(value), 64)
 		return err == nil && n > 1
@@ -33,14 +37,19 @@ var kinds = map[string]func(value []byte) bool{
 	"any":   func(value []byte) bool { return string(value) != "null" },
 }
 
-// someLists reports whether a value is a list of lists, and one of these is not empty.
+// someLists reports whether a value is a list of lists of integers from 0 on, and one of these is not empty.
 func someLists(value []byte) bool {
 	some := false
 	for _, list := range jsonscan.Items(value) {
-		if list[0] != '[' {
+		switch {
+		case list[0] != '[':
 			return false
+		case item(list, 0) == nil:
+		case !numbers(list):
+			return false
+		default:
+			some = true
 		}
-		some = some || item(list, 0) != nil
 	}
 	return some
 }

@@ -26,6 +26,9 @@ func TestHostileAnswersAreRefused(t *testing.T) {
 		{"a member twice, spelled otherwise", `{"kv_transfer_params":{"remote_h\u006fst":"other",` + whole + `}}`, "twice"},
 		{"a text as a port", `{"kv_transfer_params":{` + strings.Replace(whole, `"remote_port":1`, `"remote_port":"1"`, 1) + `}}`, "remote_port"},
 		{"a negative port", `{"kv_transfer_params":{` + strings.Replace(whole, `"remote_port":1`, `"remote_port":-1`, 1) + `}}`, "remote_port"},
+		{"a port above 65535", `{"kv_transfer_params":{` + strings.Replace(whole, `"remote_port":1`, `"remote_port":65536`, 1) + `}}`, "remote_port"},
+		{"blocks below 0", `{"kv_transfer_params":{` + strings.Replace(whole, `[[1]]`, `[[1,-1]]`, 1) + `}}`, "remote_block_ids"},
+		{"blocks that are no numbers", `{"kv_transfer_params":{` + strings.Replace(whole, `[[1]]`, `[[],["a"]]`, 1) + `}}`, "remote_block_ids"},
 		{"no text as a host", `{"kv_transfer_params":{` + strings.Replace(whole, `"h"`, `""`, 1) + `}}`, "remote_host"},
 		{"blocks that are no lists", `{"kv_transfer_params":{` + strings.Replace(whole, `[[1]]`, `[1]`, 1) + `}}`, "remote_block_ids"},
 	} {
