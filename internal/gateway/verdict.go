@@ -146,7 +146,7 @@ func (x *exchange) wholeMayDo(k verdict, last *proxy.Result) bool {
 		return false
 	}
 	pool, ok := x.g.Fleet.Snapshot().Pool(x.prepared.route.Model)
-	return ok && len(pool.Alone.Workers) > 0
+	return ok && len(pool.Whole.Workers) > 0
 }
 
 // hollow reports whether a complete answer has no token, although the request asked for tokens. The client has the
