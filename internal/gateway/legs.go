@@ -218,6 +218,9 @@ func (l *legs) ended(result *proxy.Result, began time.Time) {
 // see transferLimit.
 func (l *legs) decode(ctx context.Context) proxy.Result {
 	x := l.x
+	// An engine may begin a stream before it knows whether the blocks came: vLLM 0.32.0 sends the role and the ids of
+	// the prompt, and then the error.
+	x.attempt.HoldStart = l.pair.Stream
 	if !l.pair.Stream {
 		l.whole = &wholeAnswer{w: x.attempt.Writer}
 		x.attempt.Writer = l.whole

@@ -36,6 +36,9 @@ type Attempt struct {
 	Knows func(name []byte) bool
 	// Whole means that the client asked for an answer in one piece. An event stream is then a useless answer.
 	Whole bool
+	// HoldStart means that nothing of a stream is forwarded before its first token, or its end, as far as maxHeld bytes
+	// suffice. If the stream breaks earlier, another worker may be asked.
+	HoldStart bool
 	// Unchecked means that a successful answer may contain anything, such as sound. It is forwarded as it comes, and is
 	// complete when its framing says so.
 	Unchecked bool

@@ -267,9 +267,10 @@ func (x *exchange) grow() {
 	x.buf = larger
 }
 
-// widen replaces the buffer by a pooled buffer of maxHeld bytes, if the answer is held back until it is complete.
+// widen replaces the buffer by a pooled buffer of maxHeld bytes, if the answer is held back until it is complete, or
+// until its first token.
 func (x *exchange) widen() {
-	if x.stream || x.res.FirstByte || len(x.buf) >= maxHeld {
+	if x.stream && !x.a.HoldStart || x.res.FirstByte || len(x.buf) >= maxHeld {
 		return
 	}
 	x.wide = roomy.Get().(*[]byte)

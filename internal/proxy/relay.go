@@ -149,6 +149,8 @@ func (x *exchange) inspect(data []byte, held int) (send int) {
 	switch {
 	case x.opaque:
 		return len(data)
+	case x.startHeld() && (!full || len(x.buf) < maxHeld):
+		return 0
 	case !x.stream && (!full || !x.res.FirstByte && len(x.buf) < maxHeld):
 		return 0
 	case x.stream && whole > 0:
@@ -160,6 +162,11 @@ func (x *exchange) inspect(data []byte, held int) (send int) {
 		x.cut = true // the event is larger than the buffer, so it is forwarded in parts
 	}
 	return len(data)
+}
+
+// startHeld reports whether the beginning of a stream is held back: see Attempt.HoldStart.
+func (x *exchange) startHeld() bool {
+	return x.stream && x.a.HoldStart && !x.res.FirstByte && !x.watch.FirstToken() && x.unfinished()
 }
 
 // progress reports the id, the first token and the number of tokens of a checked answer, or that the worker lives.
@@ -286,7 +293,7 @@ func (x *exchange) unfinished() bool { return !x.watch.Finished() && !x.watch.Fa
 // endUnfinished ends a stream that its worker ended although no choice is finished. The worker may have sent [DONE].
 // The client gets an error event in place of it, because it would take the stream for complete.
 func (x *exchange) endUnfinished(events []byte) {
-	if events = beforeDone(events); len(events) == 0 || x.pass(events, false) {
+	if events = beforeDone(events); x.startHeld() || len(events) == 0 || x.pass(events, false) {
 		x.broken(Truncated, fmt.Errorf("%s ended its stream without a finish_reason", x.a.Worker))
 	}
 }
