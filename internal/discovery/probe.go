@@ -27,6 +27,8 @@ type Report struct {
 	CachingOff bool
 	// EventsProblem says why the endpoint of the events cannot be used, and what to write; "" if it can.
 	EventsProblem string
+	// Transfers are the faults of the worker's role and connector. Notes has them, too.
+	Transfers []TransferFault
 	// Notes say which facts are unknown or assumed, and which questions were tried.
 	Notes []string
 }

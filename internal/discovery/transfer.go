@@ -49,6 +49,19 @@ func (t *Target) checkTransfer() (errs []error) {
 	return errs
 }
 
+// TransferFault is a fault of the role or the connector of a worker: its settings contradict what its engine reports,
+// or the worker exchanges no KV blocks although it should.
+type TransferFault struct {
+	Role      bool // the fault is the role's; otherwise the connector's
+	Seen, Fix string
+}
+
+// fault records a fault as such and as a note.
+func (r *Report) fault(f TransferFault) {
+	r.Transfers = append(r.Transfers, f)
+	r.note("%s: %s", f.Seen, f.Fix)
+}
+
 // reportedTransfer is what a worker reports about its role and its transfers.
 type reportedTransfer struct {
 	role  string // the name of the role, "" if the worker does not report it
@@ -66,26 +79,29 @@ func (p *probe) transfer(ctx context.Context) {
 	r, t, f := &p.reported, &p.target, &p.Facts
 	f.Role, _ = fleet.ParseRole(cmp.Or(t.Role, r.role)) // normalize and the engine's reader have checked it
 	if t.Role != "" && r.role != "" && t.Role != r.role {
-		p.note("the worker reports the role %s (%s), and the settings say %s: the settings count; correct them, or start the engine with that role", r.role, r.where, t.Role)
+		p.fault(TransferFault{true, fmt.Sprintf("the worker reports the role %s (%s), and the settings say %s", r.role, r.where, t.Role),
+			"the settings count; correct them, or start the engine with that role"})
 	}
 	if t.Connector != "" && r.Connector != "" && t.Connector != r.Connector && !(r.family && strings.HasPrefix(t.Connector, r.Connector)) {
-		p.note("the worker reports the connector %s (%s), and the settings say %s: the settings count; correct them, or start the engine with that connector", r.Connector, r.where, t.Connector)
+		p.fault(TransferFault{false, fmt.Sprintf("the worker reports the connector %s (%s), and the settings say %s", r.Connector, r.where, t.Connector),
+			"the settings count; correct them, or start the engine with that connector"})
 	}
 	name := cmp.Or(t.Connector, r.Connector)
 	if name == "" && (t.Role != "" || r.role != "") {
 		name = connector.Default(f.Engine)
 		if name == "" && f.Role != fleet.RoleBoth {
-			p.note("engine %s has no usual KV connector, so the worker with the role %s exchanges no KV blocks: give connector=NAME", f.Engine, f.Role)
+			p.fault(TransferFault{false, fmt.Sprintf("engine %s has no usual KV connector, so the worker with the role %s exchanges no KV blocks", f.Engine, f.Role), "give connector=NAME"})
 		}
 	}
 	switch {
 	case name == "" || name == None:
 		return
 	case p.target.overUnix() && !slices.Contains(hostless, name):
-		p.note("the worker is behind a Unix socket, so it exchanges no KV blocks: list it as http://HOST:PORT")
+		p.fault(TransferFault{false, "the worker is behind a Unix socket, so it exchanges no KV blocks", "list it as http://HOST:PORT"})
 		return
 	case name == "mooncake" && t.Role == "" && r.role == "":
-		p.note("a vLLM with Mooncake ends if it gets a leg against its kv_role, which it does not report, so it exchanges no KV blocks: give role=prefill, role=decode or role=both")
+		p.fault(TransferFault{false, "a vLLM with Mooncake ends if it gets a leg against its kv_role, which it does not report, so it exchanges no KV blocks",
+			"give role=prefill, role=decode or role=both"})
 		return
 	}
 	x := r.Transfer
@@ -279,7 +295,7 @@ func (p *probe) sglangTransfer(d *sglangDisaggregation) {
 		// settings give it a role.
 		r.role, r.where = "", "GET /server_info"
 		if role := p.target.Role; role == "prefill" || role == "decode" {
-			p.note("the settings say role %s, but the engine runs without --disaggregation-mode: start it with --disaggregation-mode %s", role, role)
+			p.fault(TransferFault{true, fmt.Sprintf("the settings say role %s, but the engine runs without --disaggregation-mode", role), "start it with --disaggregation-mode " + role})
 		}
 	}
 	r.TensorParallel, r.PipelineParallel = max(d.Tensor, 0), max(d.Pipeline, 0)
@@ -319,7 +335,8 @@ func (p *probe) mooncake(ctx context.Context, x *fleet.Transfer) {
 		err = errors.New("not all ranks of the worker have registered there yet")
 	}
 	if err != nil {
-		p.note("the engine ids of the worker are not known, so it gets no prefill legs: ask its bootstrap server at %s: %v; give transfer_host and transfer_port if it is elsewhere", a.target.URL, err)
+		p.fault(TransferFault{false, fmt.Sprintf("the engine ids of the worker are not known, so it gets no prefill legs: ask its bootstrap server at %s: %v", a.target.URL, err),
+			"give transfer_host and transfer_port if it is elsewhere"})
 		return
 	}
 	x.EngineIDs, x.TensorParallel, x.PipelineParallel = ids, cmp.Or(x.TensorParallel, tensor), cmp.Or(x.PipelineParallel, pipeline)

@@ -40,7 +40,8 @@ type Finding struct {
 // them.
 var Checks = []string{
 	"reachable", "health", "metrics", "prefix_cache", "cached_tokens", "prompt", "tokenize", "events", "event_stream", "replay",
-	"event_tokens", "block_size", "hash_chain", "clock", "token_files", "same_model", "same_block_size", "same_length",
+	"event_tokens", "block_size", "hash_chain", "clock", "token_files", "role", "connector", "roles",
+	"same_connector", "same_model", "same_block_size", "same_length",
 	"same_hash_chain", "same_version",
 }
 

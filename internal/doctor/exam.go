@@ -48,21 +48,30 @@ func (e *exam) run(ctx context.Context) {
 	e.learn(r)
 	e.health(ctx)
 	before, metrics := e.counters(ctx)
-	if r.CachingOff {
+	switch legs := r.Facts.Transfer.LegsOnly; {
+	case r.CachingOff && legs && r.Facts.Role == fleet.RoleDecode:
+		e.find("prefix_cache", Note, "the decode engine has no prefix cache, as SGLang's decode engines usually have none", "nothing else",
+			"nothing: the prefill workers have the caches of prompts")
+	case r.CachingOff:
 		e.find("prefix_cache", Error, "the engine says that its prefix cache is off", "a prefix cache", cachingFix(r.Facts.Engine))
 	}
 	e.surface()
+	e.transfers()
 
 	streams := e.listen(ctx)
 	defer streams.stop()
 	e.await(ctx, streams, "connections", streams.settled)
 	plan := e.plan(ctx)
-	sent := plan.send(ctx, e, streams)
+	sent := !r.Facts.Transfer.LegsOnly && plan.send(ctx, e, streams)
 	if sent && !r.CachingOff && len(streams.all) > 0 {
 		e.await(ctx, streams, "events of the prompts", streams.complete)
 	}
 	streams.stop()
 	e.judgeStreams(streams, plan, sent)
+	if r.Facts.Transfer.LegsOnly {
+		e.find("prompt", Note, "the engine serves only parts of requests (--disaggregation-mode), so no prompts were sent", "nothing else",
+			"nothing; to examine cache and events, start the engine once without --disaggregation-mode")
+	}
 	if sent {
 		after, _ := e.counters(ctx)
 		e.judgeCaching(plan, after-before, metrics)

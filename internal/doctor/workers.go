@@ -24,6 +24,7 @@ func compareWorkers(exams []*exam) (found []Finding) {
 	}
 	for _, model := range slices.Sorted(maps.Keys(byModel)) {
 		group := byModel[model]
+		found = append(found, compareRoles(model, group)...)
 		differ := func(check string, s Severity, what, fix string, of func(*exam) string) {
 			seen := map[string][]string{}
 			for _, e := range group {
