@@ -76,9 +76,10 @@ const (
 	distances
 )
 
-// The labels of workers that say where they are. Workers with the same value are near each other.
+// The labels of workers that say where they are. Workers with the same value are near each other: transfers between
+// them are faster, and the locality filter prefers workers near the router.
 const (
-	LabelNVLink = "nvlink" // the NVLink domain
+	LabelNVLink = "nvlink" // the NVLink domain; only for transfers
 	LabelNode   = "node"
 	LabelZone   = "zone"
 )

@@ -162,7 +162,7 @@ func ParseTarget(s string) (Target, error) {
 }
 
 // knownLabels are the labels that the router itself looks at.
-var knownLabels = [...]string{"hardware", "node", "nvlink", "zone"}
+var knownLabels = [...]string{fleet.LabelHardware, fleet.LabelNode, fleet.LabelNVLink, fleet.LabelZone}
 
 // labelHint returns a hint for an error text if an unknown option is the name of a known label, else "".
 func labelHint(option string) string {

@@ -1,18 +1,15 @@
 package peers
 
-import "github.com/warmpath/warmpath/policy"
+import (
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/policy"
+)
 
 // Locality says where this router runs. The labels node and zone of a worker say where the worker runs.
 type Locality struct {
 	Node string `yaml:"node"` // "" is unknown
 	Zone string `yaml:"zone"` // "" is unknown
 }
-
-// Labels of workers that the locality filter reads.
-const (
-	labelNode = "node"
-	labelZone = "zone"
-)
 
 const reasonElsewhere = "another node or zone, and there are nearer ones"
 
@@ -23,7 +20,7 @@ const reasonElsewhere = "another node or zone, and there are nearer ones"
 type nearest Locality
 
 func (l nearest) Filter(_ *policy.Query, c []policy.Candidate) int {
-	for _, tier := range [...]struct{ label, here string }{{labelNode, l.Node}, {labelZone, l.Zone}} {
+	for _, tier := range [...]struct{ label, here string }{{fleet.LabelNode, l.Node}, {fleet.LabelZone, l.Zone}} {
 		if tier.here == "" {
 			continue
 		}
