@@ -51,10 +51,23 @@ func (l *leg) prefilled() float64 {
 	if l.first == nil {
 		return 0
 	}
-	d := l.first
+	return l.first.prefillTime()
+}
+
+// prefillTime returns the predicted milliseconds until a prefill leg has ended. d is the decision about this leg.
+func (d *Decision) prefillTime() float64 {
 	c := &d.Candidates[d.Chosen]
 	t := c.Load.Times()
 	return float64(c.Load.Backlog)/1e6 + t.Prompt(max(d.PromptTokens-c.Kept()-c.Fetched, 1), d.PromptTokens)
+}
+
+// PrefillTime returns how long the prefill leg is predicted to take from the decision on, with its queue: 0 if the
+// request is not divided.
+func (d *Decision) PrefillTime() time.Duration {
+	if d.leg == nil {
+		return 0
+	}
+	return time.Duration(d.leg.prefillTime() * float64(time.Millisecond))
 }
 
 // divide decides between one worker and two. The decision is about the worker that answers the client; d.leg is the

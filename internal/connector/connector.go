@@ -73,6 +73,10 @@ func (c *Connector) Name() string { return c.file.Name }
 // leg.
 func (c *Connector) Together() bool { return c.file.Order == orderTogether }
 
+// Leases reports whether a prefill worker keeps the blocks of its leg until the decode worker has read them, or a time
+// is over, and says in its answer where they are.
+func (c *Connector) Leases() bool { return c.file.Answer.Carried != "" }
+
 // Fetches reports whether a worker can read the beginning of any prompt from another worker that has it cached. A
 // connector that reads only what an earlier answer kept does not.
 func (c *Connector) Fetches() bool { return c.file.Fetch != nil && c.file.Kept == nil }

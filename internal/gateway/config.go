@@ -35,9 +35,8 @@ type Config struct {
 	// TransferTimeout is how long the KV blocks of a divided request may take from the end of the prefill leg to the
 	// first token. Then the transfer counts as failed, and the request is sent again. The first token of an answer in
 	// one piece is not seen, so such an answer also gets four times the predicted time of its longest form, unless its
-	// prefill worker becomes unhealthy. If a connector has both legs sent together, four times the predicted time of
-	// the prompt is added. The default of 30 s is the time for which vLLM keeps the blocks of a prefill leg
-	// (kv_lease_duration). 0: no limit.
+	// prefill worker becomes unhealthy. A prefill leg is given up after the same time and four times its predicted time.
+	// The default of 30 s is the time for which vLLM keeps the blocks of a prefill leg (kv_lease_duration). 0: no limit.
 	TransferTimeout time.Duration `yaml:"transfer_timeout"`
 	// RequestTimeout is the longest time for a request, from its head to the last byte of the answer; then the request
 	// is ended. The default is 30 min, as in other gateways, because reasoning answers can be long. 0: no limit.

@@ -90,6 +90,7 @@ type Gateway struct {
 
 	shadowLookups atomic.Int32   // lookups under way for shadow policies, at most maxShadowLookups
 	lookingUp     sync.WaitGroup // the goroutines of these lookups
+	aborts        aborts
 }
 
 // New returns a Gateway. It starts nothing. Requests may not choose their policy until AllowPolicies lists policies.
@@ -176,6 +177,7 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 	requests.Wait()
 	g.adapters.close()
 	g.lookingUp.Wait()
+	g.aborts.running.Wait()
 	return err
 }
 

@@ -26,15 +26,14 @@ const (
 	// maxPrefillAnswer bounds the memory for the answer of a prefill leg, in bytes. A prompt of a million tokens has 7
 	// MB of ids and half a megabyte of block ids.
 	maxPrefillAnswer = 16 << 20
-	// abortTime bounds how long a worker is asked to abort a leg, since the client's goroutine waits for it.
-	abortTime = 2 * time.Second
 	// prefillGrace is how long a prefill leg may go on after the whole answer of the decode leg came. Usually it has
-	// ended long before.
-	prefillGrace = 5 * time.Second
+	// ended long before. A leg that has not counts as a failed transfer: a worker that never ends its legs would delay
+	// each answer by this time.
+	prefillGrace = 2 * time.Second
 )
 
-// legs is one attempt to serve a divided request at two workers. It belongs to the request's goroutine, except the
-// fields that legs of both together share: see together.
+// legs is one attempt to serve a divided request at two workers. It belongs to the request's goroutine. If both legs
+// are sent together, a second goroutine writes first and broke: see together.
 type legs struct {
 	x         *exchange
 	d         *warmpath.Decision
@@ -70,8 +69,8 @@ func (x *exchange) newLegs(d *warmpath.Decision) (*legs, error) {
 		Batch: max(p.Prompts, 1), Chat: x.dialect == api.OpenAIChat, Stream: p.Stream,
 	}}
 	if x.rec.Attempts > 1 {
-		// Engines that push blocks find them by the request's id. What an earlier attempt left at an engine must not be
-		// taken for a part of this attempt.
+		// Engines that push blocks find them by the request's id. The new id keeps this attempt from using blocks that an
+		// earlier attempt left at an engine.
 		l.pair.RequestID += "-" + strconv.Itoa(x.rec.Attempts)
 		x.attempt.RequestID, x.attempt.ShownID = l.pair.RequestID, x.rec.RequestID
 	}
@@ -83,8 +82,8 @@ func endOf(r *warmpath.Record) connector.End {
 	return connector.End{URL: r.Worker.URL, Rank: r.Rank, Ranks: len(r.Worker.Holders), FirstRank: f.FirstRank, Transfer: f.Transfer}
 }
 
-// serveLegs serves a divided request. The attempt of x is complete as for a whole request at the decode worker. It
-// returns the result for the client, and the worker that the result is about.
+// serveLegs serves a divided request. Before the call, the attempt of x is prepared for a whole request at the decode
+// worker. It returns the result for the client, and the worker that the result is about.
 func (x *exchange) serveLegs(ctx context.Context, d *warmpath.Decision) (proxy.Result, blame) {
 	decode, prefill := blame{d.Holder, d.Worker}, blame{d.Prefill.Holder, d.Prefill.Worker}
 	l, err := x.newLegs(d)
@@ -120,8 +119,8 @@ func unable(err error) proxy.Result {
 	return proxy.Result{Class: proxy.BadAttempt, Retryable: true, Err: api.Internal(err)}
 }
 
-// prefill sends the prefill leg, and waits for its answer. The attempt of x is used for it, so that the leg can be
-// moved if its worker freezes, and is restored afterwards.
+// prefill sends the prefill leg and waits for its answer. It uses the attempt of x, so that the leg can move to another
+// worker if its worker freezes. Afterwards it restores the attempt.
 func (l *legs) prefill(ctx context.Context) proxy.Result {
 	x, a := l.x, &l.x.attempt
 	url, body, writer, knows, whole, set := a.Worker, a.Body, a.Writer, a.Knows, a.Whole, a.Set
@@ -135,7 +134,9 @@ func (l *legs) prefill(ctx context.Context) proxy.Result {
 	span := x.callWorker(a.Worker, l.d.Prefill.Worker.Facts.Engine.String())
 	x.at = l.d.Prefill.Worker
 	began := time.Now()
+	limit := l.limit(fleet.LegPrefill, began)
 	result := x.ask(ctx, x.g.roster(x.at.ID))
+	limit.end(&result)
 	x.at = l.d.Worker
 	x.endCall(span, &result)
 	a.Worker, a.Body, a.Writer, a.Knows, a.Whole, a.Set = url, body, writer, knows, whole, set
@@ -185,8 +186,8 @@ func (l *legs) prefillFields() []proxy.Field {
 	return set
 }
 
-// ended reports the end of the prefill leg to the router. A leg whose answer came has the class Success; its bytes went
-// into l.answer, so the client got nothing of any result.
+// ended reports the end of the prefill leg to the router. The client has got nothing of this leg: all its bytes are in
+// l.answer.
 func (l *legs) ended(result *proxy.Result, began time.Time) {
 	x, now := l.x, time.Now()
 	result.FirstByte, result.Abort = false, false
@@ -227,7 +228,7 @@ func (l *legs) decode(ctx context.Context) proxy.Result {
 	}
 	span := x.callWorker(x.attempt.Worker, l.d.Worker.Facts.Engine.String())
 	began := time.Now()
-	limit := l.limitTransfer(began)
+	limit := l.limit(fleet.LegDecode, began)
 	result := x.send(ctx, l.d)
 	limit.end(&result)
 	x.endCall(span, &result)
@@ -277,31 +278,6 @@ func (l *legs) transferFailed() {
 	}
 }
 
-// abort asks a worker to end its leg, if the connector has a request for this. The end of the connection alone ends a
-// request that computes, but not what an engine keeps for the other leg.
-func (l *legs) abort(ctx context.Context, leg fleet.Leg) {
-	var answer []byte // of legs that are sent together nothing is carried, and the prefill leg may still write its answer
-	if !l.connector.Together() {
-		answer = l.answer.body
-	}
-	method, path, body, ok := l.connector.Abort(leg, &l.pair, answer)
-	if !ok {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortTime)
-	defer cancel()
-	end := &l.pair.Prefill
-	if leg == fleet.LegDecode {
-		end = &l.pair.Decode
-	}
-	a := proxy.Attempt{
-		Worker: end.URL, Method: method, Path: path, Header: http.Header{"Content-Type": {"application/json"}}, Body: body, RequestID: l.pair.RequestID,
-		Writer: new(capture), Unchecked: true,
-	}
-	result := l.x.g.Client.Forward(ctx, &a)
-	l.x.g.Telemetry.LeaseAborted(result.Class == proxy.Success && result.Status < 300)
-}
-
 // together sends both legs at once. If one fails, the other is ended.
 func (l *legs) together(ctx context.Context, prefill, decode blame) (proxy.Result, blame) {
 	x := l.x
@@ -325,7 +301,7 @@ func (l *legs) together(ctx context.Context, prefill, decode blame) (proxy.Resul
 	defer giveUp()
 	began := time.Now()
 	ended := make(chan struct{})
-	go func() { // ends with the attempt, which prefillCtx ends; leave waits for it
+	go func() { // ends with the attempt, which prefillCtx ends; the select at the end of this function waits for it
 		defer close(ended)
 		l.first = x.g.Client.Forward(prefillCtx, &l.attempt)
 		once()
@@ -334,8 +310,8 @@ func (l *legs) together(ctx context.Context, prefill, decode blame) (proxy.Resul
 			giveUp() // the decode worker would wait for blocks that never come
 		}
 	}()
-	// An engine that waits for a prefill which never arrives may keep its blocks for minutes, so the decode leg is sent
-	// only when the prefill worker has taken its leg.
+	// If the prefill leg never arrives, the decode engine may keep its blocks for minutes. So the decode leg is sent only
+	// when the prefill worker has received its leg.
 	select {
 	case <-sent:
 	case <-ctx.Done():
@@ -351,7 +327,10 @@ func (l *legs) together(ctx context.Context, prefill, decode blame) (proxy.Resul
 	case <-ended:
 	case <-time.After(prefillGrace):
 		cancel()
-		<-ended
+		if <-ended; l.first.Class != proxy.Success {
+			l.transferFailed()
+			l.first.Class, l.first.Err = proxy.HeaderTimeout, api.WorkerTimeout(fmt.Errorf("%s did not end a prefill leg whose answer was complete", l.pair.Prefill.URL))
+		}
 	}
 	l.ended(&l.first, began)
 	if l.broke.Load() && (l.whole != nil || !result.FirstByte) {
@@ -451,9 +430,9 @@ func (x *exchange) afterLegs(b blame, result *proxy.Result) (keep bool) {
 	case b.worker.ID == x.prefiller || errors.Is(result.Err, syscall.ECONNREFUSED) || x.begun.Load():
 		return false
 	}
-	// The blocks did not come, or the worker takes none. It is not known which of the two workers is at fault, so the
-	// next attempt avoids both, if others can take their places. If none can decode, this one computes the prompt
-	// itself.
+	// Either the blocks did not come, or the decode worker refused the request. It is not known which of the two workers
+	// is at fault. So the next attempt avoids both, if other workers can take their places. If no other can decode, this
+	// one computes the prompt itself.
 	pool, ok := x.g.Fleet.Snapshot().Pool(q.Model)
 	if !ok || pool.Decode == nil {
 		return false

@@ -5,16 +5,19 @@ import (
 	"sync"
 	"time"
 
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/proxy"
 )
 
-// transferLimit ends a decode leg to which the KV blocks do not come. An engine may wait for them without end: vLLM
-// 0.32.0 has no time limit on a transfer that its peer does not answer.
-type transferLimit struct {
+// legLimit ends a leg from which nothing comes: a prefill leg at a worker that hangs, or a decode leg to which the KV
+// blocks do not come. An engine may wait for them without end: vLLM 0.32.0 has no time limit on a transfer that its
+// peer does not answer.
+type legLimit struct {
 	l     *legs
+	leg   fleet.Leg
 	after time.Duration // Config.TransferTimeout
-	until time.Time     // the leg ends then, unless an answer has begun; zero: only if the prefill worker is lost
+	until time.Time     // the leg ends then; zero: only if the prefill worker is lost
 
 	mu    sync.Mutex // guards the fields below
 	timer *time.Timer
@@ -22,14 +25,15 @@ type transferLimit struct {
 	late  bool // the limit has ended the leg
 }
 
-// limitTransfer begins the limit of a decode leg that is about to be sent. It returns nil if there is none.
-func (l *legs) limitTransfer(began time.Time) *transferLimit {
+// limit begins the limit of a leg that is about to be sent with the attempt of l's exchange. It returns nil if there
+// is none.
+func (l *legs) limit(leg fleet.Leg, began time.Time) *legLimit {
 	after := l.x.g.cfg.TransferTimeout
 	if after <= 0 {
 		return nil
 	}
-	n := &transferLimit{l: l, after: after}
-	if takes, known := l.takes(); known {
+	n := &legLimit{l: l, leg: leg, after: after}
+	if takes, known := l.takes(leg); known {
 		n.until = began.Add(after + takes)
 	}
 	n.mu.Lock()
@@ -41,15 +45,14 @@ func (l *legs) limitTransfer(began time.Time) *transferLimit {
 // slack is how many times as long as predicted a leg may take.
 const slack = 4
 
-// takes returns how long the decode leg may go on before its first byte besides the transfer: slack times what is
-// predicted. A leg that is sent together with the prefill leg waits for the prompt. The first byte of an answer in one
-// piece comes when the whole answer is generated; known is false if nothing limits its length.
-func (l *legs) takes() (d time.Duration, known bool) {
-	ms := 0.0
-	if l.connector.Together() {
-		ms += l.d.Division.Prefill
+// takes returns how long a leg may go on besides the transfer: slack times what is predicted. A decode leg that is sent
+// together with the prefill leg waits for the prompt. The first byte of an answer in one piece comes when the whole
+// answer is generated; known is false if nothing limits its length.
+func (l *legs) takes(leg fleet.Leg) (d time.Duration, known bool) {
+	if leg == fleet.LegPrefill || l.connector.Together() {
+		d += l.d.PrefillTime()
 	}
-	if !l.pair.Stream {
+	if leg == fleet.LegDecode && !l.pair.Stream {
 		most := l.x.prepared.route.MaxTokens
 		if most <= 0 {
 			most = l.d.Worker.Facts.MaxModelLen() - l.d.PromptTokens
@@ -58,14 +61,15 @@ func (l *legs) takes() (d time.Duration, known bool) {
 			return 0, false
 		}
 		load := &l.d.Candidates[l.d.Chosen].Load
-		ms += float64(most) * load.Times().Step(load.Requests+1, load.ContextTokens+load.OutputTokens+int64(l.d.PromptTokens))
+		step := load.Times().Step(load.Requests+1, load.ContextTokens+load.OutputTokens+int64(l.d.PromptTokens))
+		d += time.Duration(float64(most) * step * float64(time.Millisecond))
 	}
-	return time.Duration(slack * ms * float64(time.Millisecond)), true
+	return slack * d, true
 }
 
-// check ends the leg if its time is up, or if the prefill worker cannot send blocks any more. Otherwise it looks again
-// later.
-func (n *transferLimit) check() {
+// check ends the leg if its time is up, or if the prefill worker cannot compute or send blocks any more. Otherwise it
+// looks again later.
+func (n *legLimit) check() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	x := n.l.x
@@ -80,14 +84,14 @@ func (n *transferLimit) check() {
 		n.timer.Reset(wait)
 		return
 	}
-	if n.l.pair.Stream { // the header of a stream may come before the blocks
-		n.late = x.attempt.BreakOff()
-	} else {
+	if n.leg == fleet.LegDecode && !n.l.pair.Stream {
 		n.late = x.attempt.Abandon() // an answer that has begun is complete soon
+	} else {
+		n.late = x.attempt.BreakOff() // the header may come before the blocks
 	}
 }
 
-// prefillLives reports whether the prefill worker seems to be able to send blocks.
+// prefillLives reports whether the prefill worker seems to be able to compute, and to send blocks.
 func (l *legs) prefillLives() bool {
 	snap := l.x.g.Fleet.Snapshot()
 	w := snap.ByID(l.d.Prefill.Worker.ID)
@@ -95,7 +99,7 @@ func (l *legs) prefillLives() bool {
 }
 
 // end ends the limit with the leg. If the limit has ended the leg, the result says so.
-func (n *transferLimit) end(result *proxy.Result) {
+func (n *legLimit) end(result *proxy.Result) {
 	if n == nil {
 		return
 	}
@@ -104,8 +108,13 @@ func (n *transferLimit) end(result *proxy.Result) {
 	late := n.late
 	n.mu.Unlock()
 	n.timer.Stop()
-	if late && result.Class == proxy.Abandoned {
-		result.Class, result.Retryable = proxy.HeaderTimeout, !result.FirstByte
-		result.Err = api.WorkerTimeout(fmt.Errorf("nothing came from %s within %v after the prefill at %s", n.l.d.Worker.URL, n.after, n.l.pair.Prefill.URL))
+	if !late || result.Class != proxy.Abandoned {
+		return
+	}
+	result.Class, result.Retryable = proxy.HeaderTimeout, !result.FirstByte
+	if n.leg == fleet.LegPrefill {
+		result.Err = api.WorkerTimeout(fmt.Errorf("%s did not end a prefill leg in time", n.l.pair.Prefill.URL))
+	} else {
+		result.Err = api.WorkerTimeout(fmt.Errorf("nothing came from %s in time after the prefill at %s", n.l.d.Worker.URL, n.l.pair.Prefill.URL))
 	}
 }

@@ -98,6 +98,12 @@ func (l *legs) trimmed(answer []byte) []byte {
 		edits = append(edits, api.Edit{Name: "kv_transfer_params", Value: []byte("null")})
 	}
 	first := members(l.answer.body)
+	if l.connector.Together() && present(m["usage"]) { // otherwise the engine has carried the number over
+		const details = "prompt_tokens_details" // has cached_tokens
+		if v := members(first["usage"])[details]; present(v) {
+			edits = append(edits, api.Edit{Name: "usage", Value: api.AppendEdited(nil, m["usage"], api.Edit{Name: details, Value: v})})
+		}
+	}
 	switch l.x.dialect {
 	case api.OpenAIChat: // vLLM: chat_completion/protocol.py
 		if v := first["prompt_logprobs"]; present(v) {

@@ -1,0 +1,110 @@
+package gateway_test
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/policy"
+	"github.com/warmpath/warmpath/test/testenv"
+)
+
+// A prefill worker may look well and never end a leg. The request is then served by one worker.
+func TestAPrefillLegThatHangsIsGivenUp(t *testing.T) {
+	for name, hang := range map[string]func(w http.ResponseWriter){
+		"silent":      func(http.ResponseWriter) {},
+		"a head only": func(w http.ResponseWriter) { _ = http.NewResponseController(w).Flush() },
+		"some bytes": func(w http.ResponseWriter) {
+			_, _ = io.WriteString(w, `{"choices":[`)
+			_ = http.NewResponseController(w).Flush()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := serveLegs(t, func(s *settings) { s.policy, s.gateway.TransferTimeout = "kv_aware", 300*time.Millisecond })
+			prefill := worker(t, func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				hang(w)
+				<-r.Context().Done()
+			})
+			decode := worker(t, func(w http.ResponseWriter, _ *http.Request) {
+				_, _ = io.WriteString(w, `{"model":"m","choices":[{"index":0,"text":"alone","finish_reason":"stop"}],"usage":{"prompt_tokens":2,"completion_tokens":2}}`)
+			})
+			for url, role := range map[string]fleet.Role{prefill: fleet.RolePrefill, decode: fleet.RoleDecode} {
+				f.fleet.Put(url, fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m"}}, BlockSize: 16, Role: role, Transfer: fleet.Transfer{Connector: "nixl"}})
+			}
+			resp, err := f.client.Post(f.url+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"x"}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = resp.Body.Close() }()
+			got, _ := io.ReadAll(resp.Body)
+			r := f.Telemetry.Last(1)[0]
+			if resp.StatusCode != http.StatusOK || !strings.Contains(string(got), "alone") || r.Attempts != 2 || r.Bypass != string(policy.BypassNoPrefill) {
+				t.Errorf("status %d: %s; %+v", resp.StatusCode, got, r)
+			}
+		})
+	}
+}
+
+// sglangPair adds a prefill worker and a decode worker like those of SGLang, and returns the worker of each leg.
+func sglangPair(t *testing.T, f *fixture, prefill, decode http.HandlerFunc) {
+	t.Helper()
+	for url, role := range map[string]fleet.Role{worker(t, prefill): fleet.RolePrefill, worker(t, decode): fleet.RoleDecode} {
+		f.fleet.Put(url, fleet.Facts{Engine: fleet.EngineSGLang, Models: []fleet.Model{{ID: "m"}}, BlockSize: 16, Role: role,
+			Transfer: fleet.Transfer{Connector: "sglang", LegsOnly: true, Host: "10.0.0.1", Port: 8998}})
+	}
+}
+
+// Clients do not wait for workers that do not answer an abort.
+func TestNobodyWaitsForAnAbort(t *testing.T) {
+	f := serveLegs(t, func(s *settings) { s.policy = "kv_aware" })
+	release := make(chan struct{})
+	var aborts atomic.Int64
+	fails := func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		if r.URL.Path == "/abort_request" {
+			aborts.Add(1)
+			<-release
+			return
+		}
+		w.WriteHeader(http.StatusInternalServerError)
+	}
+	sglangPair(t, f, fails, fails)
+	resp, err := f.client.Post(f.url+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"x"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if m := f.metrics(t); resp.StatusCode < 500 || !strings.Contains(m, `warmpath_leases_aborted_total{outcome="sent"} 0`) || !strings.Contains(m, `warmpath_leases_aborted_total{outcome="not_sent"} 0`) {
+		t.Errorf("status %d after some aborts have ended", resp.StatusCode)
+	}
+	testenv.Until(t, "the workers are asked to abort", func() bool { return aborts.Load() >= 2 })
+	close(release)
+}
+
+// A prefill worker that never ends its legs does not delay each answer: the transfers count as failed.
+func TestAPrefillLegThatOutlivesItsAnswerIsAFailedTransfer(t *testing.T) {
+	f := serveLegs(t, func(s *settings) { s.policy = "kv_aware" })
+	sglangPair(t, f, func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		<-r.Context().Done()
+	}, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"model":"m","choices":[{"index":0,"text":"a","finish_reason":"stop"}],"usage":{"prompt_tokens":2,"completion_tokens":1}}`)
+	})
+	resp, err := f.client.Post(f.url+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"x"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if got, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusOK || !bytes.Contains(got, []byte(`"a"`)) {
+		t.Errorf("status %d: %s", resp.StatusCode, got)
+	}
+	if m := f.metrics(t); !strings.Contains(m, `warmpath_leg_failures_total{leg="prefill",phase="prefill"} 1`) {
+		t.Error("the prefill leg has not failed")
+	}
+}
