@@ -114,6 +114,9 @@ func (r *Router) ChangePolicies(c PolicyChange) error {
 	return nil
 }
 
+// Legs says which requests are divided at present.
+func (r *Router) Legs() Legs { return r.table.Load().legs }
+
 // Policy returns the policy that decides a request. model is the request's model, and name is the policy that the
 // request asks for; "" asks for none. Callers use it to find out whether the policy needs the prompt's tokens or text.
 func (r *Router) Policy(name, model string) (*policy.Policy, error) {

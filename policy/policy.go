@@ -209,6 +209,9 @@ func known[V any](m map[string]V) []string {
 	return names
 }
 
+// Spec returns the spec of the policy. Another policy that is built from it decides alike, and has a memory of its own.
+func (p *Policy) Spec() Spec { return p.spec }
+
 // SpeculativeTTL returns how long a prompt that this policy dispatched counts as cached before events confirm it. 0
 // means the router's own setting; a negative value means not at all.
 func (p *Policy) SpeculativeTTL() time.Duration { return p.spec.SpeculativeTTL }

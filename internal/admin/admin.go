@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/warmpath/warmpath"
@@ -72,6 +73,7 @@ type Admin struct {
 	guarded bool
 	routes  http.Handler
 	methods map[string][]string // the methods that each path answers
+	playing atomic.Bool         // a prediction is being simulated
 }
 
 // New returns the handler. cfg has passed Validate, and cfg.Key has been read.

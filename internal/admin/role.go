@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/warmpath/warmpath/fleet"
@@ -20,7 +21,7 @@ type RoleChange struct {
 	Role string `json:"role"` // prefill, decode or both
 	// Drain is how long the worker may take to end its requests before its engine is told, such as 5m (the default).
 	Drain string `json:"drain,omitempty"`
-	// Force: change the role also if no worker is left that generates answers.
+	// Force: change the role also if requests for a model cannot be served any more.
 	Force bool `json:"force,omitempty"`
 }
 
@@ -39,15 +40,15 @@ type RoleChanged struct {
 // RolePrediction says what the change does to the hit rate, by the last decisions.
 type RolePrediction struct {
 	Decisions int `json:"decisions"` // requests that the figures are from
-	// HitRate is the share of their prompt tokens that were expected to be cached. HitRateAfter is this share without the
-	// cache of the worker, if the engine drops its cache. It is the hit rate right after the change; prompts that are
-	// computed again raise it.
+	// HitRate is the share of their prompt tokens that were expected to be cached. HitRateAfter is this share without what
+	// was expected at the worker, if its engine drops the cache, or if the worker no longer computes these prompts. It is
+	// the hit rate right after the change; prompts that are computed again raise it.
 	HitRate      float64 `json:"hit_rate"`
 	HitRateAfter float64 `json:"hit_rate_after"`
-	// KeptLevels is the share of the service levels that these requests kept. ServiceLevel says how to predict it for the
-	// changed fleet.
-	KeptLevels   *float64 `json:"kept_levels,omitempty"`
-	ServiceLevel string   `json:"service_level"`
+	// KeptLevels is the share of the service levels that these requests kept.
+	KeptLevels *float64 `json:"kept_levels,omitempty"`
+	// Laboratory is what the simulator says about both fleets. It is absent if the role was changed.
+	Laboratory *RoleLaboratory `json:"laboratory,omitempty"`
 }
 
 // roleDrain is the usual time for a worker to end its requests before its role is changed.
@@ -85,24 +86,29 @@ func (a *Admin) changeRole(w http.ResponseWriter, r *http.Request) {
 		problem(w, statusOf(errFixed), errFixed)
 		return
 	}
-	switches := gateway.SwitchesRole(worker)
-	out := RoleChanged{URL: worker.URL, Role: role.String(), Before: worker.Facts.Role.String(), Prediction: predictRole(a.Telemetry.Last(0), worker.URL, switches),
+	switches, recent := gateway.SwitchesRole(worker), a.Telemetry.Last(0)
+	out := RoleChanged{URL: worker.URL, Role: role.String(), Before: worker.Facts.Role.String(), Prediction: predictRole(recent, worker.URL, role, switches),
 		How: "the engine has no role switch: only the router's role changes, so the engine must serve this leg (vLLM: kv_role kv_both)"}
 	if switches {
 		out.How = "the worker is drained, and SGLang is told to change its role; it drops its cache"
 	}
 	if predict := r.URL.Query().Get("predict"); predict != "" && predict != "0" {
+		out.Prediction.Laboratory = a.playRoles(r.Context(), snapshot, worker, role, recent)
 		answer(w, http.StatusOK, out)
 		return
 	}
-	if model := unanswered(snapshot, worker, role); model != "" && !c.Force {
-		problem(w, http.StatusConflict, fmt.Errorf("no other worker would generate answers of %s; add one first, or send \"force\": true", api.Quoted(model)))
+	if what := unserved(snapshot, worker, role); what != "" && !c.Force {
+		problem(w, http.StatusConflict, fmt.Errorf("%s; add one first, or send \"force\": true", what))
 		return
 	}
 	if switches && role != worker.Facts.Role {
 		// The switch goes on if the operator's client leaves: half of a switch helps nobody.
 		if out.Engine, err = a.Gateway.SwitchRole(context.WithoutCancel(r.Context()), worker, role, drain); err != nil {
-			problem(w, http.StatusBadGateway, fmt.Errorf("change the role of %s: %w", worker.URL, err))
+			status := http.StatusBadGateway
+			if errors.Is(err, gateway.ErrNotTold) {
+				status = http.StatusConflict
+			}
+			problem(w, status, fmt.Errorf("change the role of %s: %w", worker.URL, err))
 			return
 		}
 	}
@@ -115,45 +121,80 @@ func (a *Admin) changeRole(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, out)
 }
 
-// unanswered returns a model for which no worker generates answers after the change, "" if there is none.
-func unanswered(s *fleet.Snapshot, changed *fleet.Worker, role fleet.Role) string {
-	if role != fleet.RolePrefill {
-		return ""
-	}
+// unserved says for which model requests could not be served any more after the change, and why; "" if there is none. A
+// model that is not served now either does not count.
+func unserved(s *fleet.Snapshot, changed *fleet.Worker, role fleet.Role) string {
 	for i := range changed.Facts.Models {
-		pool, ok := s.Pool(changed.Facts.Models[i].ID)
-		if !ok {
+		model := changed.Facts.Models[i].ID
+		if undone(s, model, changed, changed.Facts.Role) != "" {
 			continue
 		}
-		left := false
-		for _, h := range pool.Whole.Holders {
-			left = left || s.Worker(h).ID != changed.ID
-		}
-		if !left {
-			return changed.Facts.Models[i].ID
+		if what := undone(s, model, changed, role); what != "" {
+			return "no other worker would " + what + " of " + api.Quoted(model)
 		}
 	}
 	return ""
 }
 
-// predictRole says what the last decisions lose if the cache of the worker at url is dropped.
-func predictRole(decided []telemetry.Record, url string, drops bool) RolePrediction {
-	p := RolePrediction{Decisions: len(decided), ServiceLevel: "play the decision log with the changed fleet: warmpath sim --workload decisions:FILE --decode-workers N (docs/simulator.md)"}
-	prompt, cached, here, kept, levels := 0, 0, 0, 0, 0
+// undone says what no ready worker does for the requests for a model if one worker has that role; "" if the requests
+// can be served, at one worker or at two.
+func undone(s *fleet.Snapshot, model string, changed *fleet.Worker, role fleet.Role) string {
+	var prefill, decode []*fleet.Worker
+	for _, w := range s.Workers() {
+		if w.ID == changed.ID {
+			as := *w
+			as.Facts.Role = role
+			w = &as
+		} else if !w.Ready {
+			continue
+		}
+		if !slices.ContainsFunc(w.Facts.Models, func(m fleet.Model) bool { return m.ID == model }) {
+			continue
+		}
+		if w.Facts.Answers() {
+			return ""
+		}
+		if w.Facts.Prefills() {
+			prefill = append(prefill, w)
+		}
+		if w.Facts.Decodes() {
+			decode = append(decode, w)
+		}
+	}
+	for _, p := range prefill {
+		for _, d := range decode {
+			if p.ID != d.ID && p.Facts.Transfer.Pairs(&d.Facts.Transfer) {
+				return ""
+			}
+		}
+	}
+	if len(decode) > 0 {
+		return "compute prompts"
+	}
+	return "generate answers"
+}
+
+// predictRole says what the last decisions lose of the cache of the worker at url when it gets that role. drops says
+// that its engine drops the cache.
+func predictRole(decided []telemetry.Record, url string, role fleet.Role, drops bool) RolePrediction {
+	p := RolePrediction{Decisions: len(decided)}
+	prompt, cached, lost, kept, levels := 0, 0, 0, 0, 0
 	for i := range decided {
 		r := &decided[i]
 		prompt, cached = prompt+r.PromptTokens, cached+r.PredictedTokens
-		if r.Worker == url {
-			here += r.PredictedTokens
+		// A divided request finds its cached tokens at the prefill worker.
+		at, without := r.Worker, fleet.RolePrefill
+		if r.PrefillWorker != "" {
+			at, without = r.PrefillWorker, fleet.RoleDecode
+		}
+		if at == url && (drops || role == without) {
+			lost += r.PredictedTokens
 		}
 		kept, levels = kept+len(r.KeptLevels), levels+len(r.KeptLevels)+len(r.BrokenLevels)
 	}
 	if prompt > 0 {
 		p.HitRate = float64(cached) / float64(prompt)
-		p.HitRateAfter = p.HitRate
-		if drops {
-			p.HitRateAfter = float64(cached-here) / float64(prompt)
-		}
+		p.HitRateAfter = float64(cached-lost) / float64(prompt)
 	}
 	if levels > 0 {
 		share := float64(kept) / float64(levels)

@@ -340,6 +340,9 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) (result proxy.
 	x.g.Telemetry.Decided(d.Policy, string(d.Branch))
 	x.rec.Worker, x.rec.Rank, x.rec.Trust = d.Worker.URL, d.Rank, d.Trust.String()
 	x.rec.MatchTokens, x.rec.PredictedTokens, x.rec.AtRiskTokens = d.MatchTokens, d.PredictedTokens, d.AtRiskTokens
+	if !d.FromText {
+		x.rec.SetPrefix(d.Keys(), d.BlockSize)
+	}
 	x.rec.ChangingLine = changingLine(&x.prepared, d.Worker)
 	x.recordDivision(d)
 	if x.logged {

@@ -19,6 +19,10 @@ import (
 // srt/disaggregation/role_switch.py].
 const roleSwitch = "/pd_role_switch"
 
+// ErrNotTold is the error of a role switch that the router did not begin, because of the order itself or of what the
+// worker does at present.
+var ErrNotTold = errors.New("the engine was not told")
+
 // SwitchesRole reports whether w's engine must be told to change its role. The engines of other kinds serve both legs,
 // or are started with a role.
 func SwitchesRole(w *fleet.Worker) bool { return w.Facts.Engine == fleet.EngineSGLang }
@@ -27,13 +31,13 @@ func SwitchesRole(w *fleet.Worker) bool { return w.Facts.Engine == fleet.EngineS
 // the engine cannot serve any more, the worker stays drained. SwitchRole returns what the engine answered.
 //
 // The engine refuses the switch while it has requests. If it fails after it has given up the old role, it serves no
-// requests until it is restarted (safe_to_restore is false).
+// requests until it is restarted (safe_to_restore is false). An error that is [ErrNotTold] means that nothing changed.
 func (g *Gateway) SwitchRole(ctx context.Context, w *fleet.Worker, role fleet.Role, limit time.Duration) (said string, err error) {
 	if role == fleet.RoleBoth {
-		return "", errors.New("SGLang has the roles prefill and decode only")
+		return "", fmt.Errorf("%w: SGLang has the roles prefill and decode only", ErrNotTold)
 	}
 	if other, under := g.ordered.LoadOrStore(w.ID, roleSwitch); under {
-		return "", fmt.Errorf("the order %s is under way there; try again after the answer to that order", other)
+		return "", fmt.Errorf("%w: the order %s is under way there; try again after the answer to that order", ErrNotTold, other)
 	}
 	defer g.ordered.Delete(w.ID)
 	before := w.Draining
@@ -47,7 +51,7 @@ func (g *Gateway) SwitchRole(ctx context.Context, w *fleet.Worker, role fleet.Ro
 	waiting, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if !g.idle(waiting, w) {
-		return "", fmt.Errorf("it still has requests after %v, and was not told; give more time: \"drain\": \"30m\"", limit)
+		return "", fmt.Errorf("%w: it still has requests after %v, and gets requests again; give more time: \"drain\": \"30m\"", ErrNotTold, limit)
 	}
 	telling, cancelTelling := context.WithTimeout(ctx, orderTimeout)
 	defer cancelTelling()

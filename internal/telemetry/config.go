@@ -26,8 +26,8 @@ type Config struct {
 	Traces TracesConfig `yaml:"traces"`
 }
 
-// maxDecisions bounds Config.Decisions. A record takes about 700 bytes, so a million records take 700 MB. A larger
-// number is probably a mistake.
+// maxDecisions bounds Config.Decisions. A record takes about 1 KB, and 8 bytes for each 256 tokens of its prompt, so a
+// million records take 1 GB and more. A larger number is probably a mistake.
 const maxDecisions = 1_000_000
 
 // DefaultConfig returns the defaults: the router keeps the last 1024 decisions, and writes the log as text, with the

@@ -1,6 +1,10 @@
 package telemetry
 
-import "time"
+import (
+	"time"
+
+	"github.com/warmpath/warmpath/block"
+)
 
 // Record describes one finished request in /admin/decisions: the facts at the time of the decision, and the result. The
 // JSON names of its fields do not change. If an engine did not report a token count, the count is absent, not 0.
@@ -43,6 +47,10 @@ type Record struct {
 	TokensMissing string `json:"tokens_missing,omitempty"`
 	// PromptTokens is the number of the prompt's token ids. 0 means that there were no ids.
 	PromptTokens int `json:"prompt_tokens"`
+	// Prefix has the router's own hash of the prompt after each PrefixTokens tokens, as in [Choice.Keys] but with longer
+	// blocks. Predictions use it; it is in no answer. nil: the prompt is shorter, or has no token ids.
+	Prefix       []block.Key `json:"-"`
+	PrefixTokens int         `json:"-"`
 	// ChangingLine says that the prompt has the line that Claude Code changes with every request: dropped (the worker's
 	// engine leaves the line out) or rendered (no cached prompt begins alike behind the line).
 	ChangingLine string `json:"changing_line,omitempty"`
@@ -112,6 +120,23 @@ type Record struct {
 	HeldMS       float64 `json:"held_ms,omitempty"`
 	FirstTokenMS float64 `json:"first_token_ms,omitempty"`
 	TotalMS      float64 `json:"total_ms"`
+}
+
+// prefixTokens is about the number of tokens for each key of Record.Prefix. With 256 tokens, a prompt of 100,000 tokens
+// needs 3 KiB.
+const prefixTokens = 256
+
+// SetPrefix keeps some of the keys of the prompt's blocks, which have size tokens each. It allocates once for each
+// request.
+func (r *Record) SetPrefix(keys []block.Key, size int) {
+	step := max(prefixTokens/max(size, 1), 1)
+	if r.Prefix != nil || len(keys) < step {
+		return
+	}
+	r.PrefixTokens, r.Prefix = step*size, make([]block.Key, 0, len(keys)/step)
+	for i := step - 1; i < len(keys); i += step {
+		r.Prefix = append(r.Prefix, keys[i])
+	}
 }
 
 // Claimed returns the number of tokens in confirmed blocks that were expected to be cached: the smaller of MatchTokens
