@@ -340,10 +340,12 @@ func (l *legs) together(ctx context.Context, prefill, decode blame) (proxy.Resul
 	return result, decode
 }
 
-// recordDivision writes into the record of the request whether it is divided, and why.
+// recordDivision writes into the record of the request whether it is divided, and why. What an earlier attempt left
+// there is removed.
 func (x *exchange) recordDivision(d *warmpath.Decision) {
 	n, rec := &d.Division, &x.rec
 	rec.Bypass, rec.PrefillWorker, rec.PrefillRank, rec.Division = string(n.Bypass), "", 0, nil
+	rec.PrefillMS, rec.TransferTokens, rec.TransferMS, rec.FetchedTokens, rec.FetchedFrom = 0, 0, 0, 0, ""
 	if !n.Considered {
 		return
 	}

@@ -270,6 +270,9 @@ func TestFaultsOfLegs(t *testing.T) {
 				if status != http.StatusOK || textIn(t, got) == "" || !strings.HasSuffix(got, "data: [DONE]\n\n") {
 					t.Fatalf("request %d: status %d: %q; before the fault %q; %+v", i, status, got, want, d.Telemetry.Last(1))
 				}
+				if rec := d.Telemetry.Last(1)[0]; rec.PrefillWorker == "" && rec.PrefillMS != 0 {
+					t.Errorf("request %d was served by one worker, and its prefill leg took %v ms", i, rec.PrefillMS)
+				}
 			}
 			if c.mend != nil {
 				c.mend(d)
