@@ -286,7 +286,8 @@ func (f *foreign) decodeWorkers(values []string) (string, error) {
 	return "workers with the role decode: " + strings.Join(urls, ", "), nil
 }
 
-// connector reads the connector of vllm-router: nixl, mooncake or moriio.
+// connector reads the connector of vllm-router: nixl or mooncake. moriio is refused, because this router does not have
+// it.
 func (f *foreign) connector(values []string) (string, error) {
 	name := strings.Join(values, "")
 	if _, ok := connector.Find(name); !ok {
