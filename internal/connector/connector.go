@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
+	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/jsonscan"
@@ -168,15 +170,65 @@ func (c *Connector) AppendFetch(dst, body []byte, p *Pair, kept []byte) ([]byte,
 	return c.append(dst, body, c.file.Fetch, &r)
 }
 
-// Kept returns what a whole answer of the decode leg says about the blocks that its worker keeps for the next turn,
-// and for how long it may be used. The bytes are a part of answer.
-func (c *Connector) Kept(answer []byte) (kept []byte, until time.Duration, ok bool) {
+// AppendRelease appends a body to dst that makes the worker p.Decode tell the worker p.Prefill that nobody will read
+// what that worker kept of an answer. Otherwise its blocks stay until their time is over. The arguments are those of
+// AppendFetch.
+func (c *Connector) AppendRelease(dst, body []byte, p *Pair, kept []byte) ([]byte, error) {
+	if c.file.Release == nil {
+		return dst, fmt.Errorf("connector %s releases nothing that was kept", c.file.Name)
+	}
+	if err := check(kept); err != nil {
+		return dst, err
+	}
+	return c.append(dst, body, c.file.Release, &request{Pair: p, kept: kept})
+}
+
+// Kept is what the worker of a decode leg keeps of its answer for the next turn.
+type Kept struct {
+	Params []byte // for AppendFetch and AppendRelease; a part of the answer
+	// Tokens are the tokens whose blocks are kept: those of the prompt, and those of the answer as far as they have
+	// blocks. Engines read blocks by their position and compare no token, so the blocks are only for a prompt that
+	// begins with exactly these tokens.
+	Tokens []block.Token
+	Blocks int           // how many blocks are named
+	Lasts  time.Duration // for how long they may be read
+}
+
+// Kept returns what a whole answer of the decode leg says about the blocks that its worker keeps for the next turn.
+// chat says that the request was a chat. ok is false if nothing is kept, or if it is not clear which tokens it has.
+func (c *Connector) Kept(answer []byte, chat bool) (kept Kept, ok bool) {
 	k := c.file.Kept
 	if k == nil || check(answer) != nil {
-		return nil, 0, false
+		return Kept{}, false
 	}
-	kept, err := carry(answer, k.Carried, k.Has)
-	return kept, k.until(), err == nil
+	params, err := carry(answer, k.Carried, k.Has)
+	prompt, made := c.promptIDs(answer, chat), find(answer, k.IDs)
+	if err != nil || prompt == nil || !numbers(made) {
+		return Kept{}, false
+	}
+	kept = Kept{Params: params, Lasts: time.Duration(k.Seconds) * time.Second}
+	kept.Tokens = appendTokens(appendTokens(nil, prompt), made)
+	n, err := strconv.Atoi(string(lastMember(params, k.Tokens)))
+	if err != nil || n <= 0 || n > len(kept.Tokens) {
+		return Kept{}, false
+	}
+	kept.Tokens = kept.Tokens[:n]
+	for range jsonscan.Items(item(lastMember(params, k.Blocks), 0)) {
+		kept.Blocks++
+	}
+	return kept, true
+}
+
+// Keeps reports whether workers keep their answers for the next turn: see Kept.
+func (c *Connector) Keeps() bool { return c.file.Kept != nil }
+
+// appendTokens appends a list of numbers that was read.
+func appendTokens(dst []block.Token, list []byte) []block.Token {
+	for _, n := range jsonscan.Items(list) {
+		id, _ := strconv.ParseUint(string(n), 10, 31)
+		dst = append(dst, block.Token(id))
+	}
+	return dst
 }
 
 // PromptIDs returns the ids of the prompt, a JSON array, if the answer of a prefill leg has them. chat says that the
@@ -187,6 +239,12 @@ func (c *Connector) PromptIDs(answer []byte, chat bool) (ids []byte, ok bool) {
 	}
 	ids = c.promptIDs(answer, chat)
 	return ids, ids != nil
+}
+
+// PromptTokens returns the tokens of the prompt, if the answer of a prefill leg has them.
+func (c *Connector) PromptTokens(answer []byte, chat bool) (tokens []block.Token, ok bool) {
+	ids, ok := c.PromptIDs(answer, chat)
+	return appendTokens(nil, ids), ok
 }
 
 func (c *Connector) promptIDs(answer []byte, chat bool) []byte {

@@ -51,7 +51,7 @@ func TestTheEnginesReadWhatIsWritten(t *testing.T) {
 // ranks finds the rank to which a prefill engine gives a request, and the rank that the decode engine asks.
 var ranks = regexp.MustCompile(`the room goes to (\d+), and decode asks (\d+) \(without being told: (\d+)\)`)
 
-var written = regexp.MustCompile(`(?m)^    → (prefill|decode|fetch) (\{.*)$`)
+var written = regexp.MustCompile(`(?m)^    → (prefill|decode|fetch|release) (\{.*)$`)
 
 // meanings say what an engine must read in each leg.
 var meanings = func() map[string]map[string]*regexp.Regexp {
@@ -65,7 +65,9 @@ var meanings = func() map[string]map[string]*regexp.Regexp {
 		"nixl_two_way": {
 			"prefill": one + `    → computes the prompt; its blocks stay for the decode leg`,
 			"decode":  `\n    → reads 500 tokens: blocks \[\[.*\]\] of \S+ at engine P, 10.0.0.1:5600`,
-			"fetch":   one + `    → reads 238 tokens: blocks \[\[34, 29\]\] of \S+ at engine D, 10.0.0.2:5601\n    → then its blocks stay for the decode leg`,
+			"fetch":   one + `    → reads 70 tokens: blocks \[\[34, 29\]\] of \S+ at engine D, 10.0.0.2:5601\n    → then its blocks stay for the decode leg`,
+			// With no token to read, the engine only tells the other one that its blocks are free.
+			"release": one + `    → reads 0 tokens: blocks \[\[34, 29\]\] of \S+ at engine D, 10.0.0.2:5601\n    → then its blocks stay for the decode leg`,
 		},
 		"nixl_push": {
 			"prefill": one + `    → computes the prompt; its blocks stay for the decode leg`,

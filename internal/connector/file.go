@@ -9,7 +9,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 )
 
 //go:embed connectors/*.json
@@ -30,6 +29,7 @@ type file struct {
 	Prefill leg             `json:"prefill"`
 	Decode  leg             `json:"decode"`
 	Fetch   *leg            `json:"fetch"`
+	Release *leg            `json:"release"`
 	Answer  answer          `json:"answer"`
 	Kept    *kept           `json:"kept"`
 	Lists   []string        `json:"lists"`
@@ -62,10 +62,11 @@ type answer struct {
 type kept struct {
 	Carried string            `json:"carried"`
 	Has     map[string]string `json:"has"`
+	Tokens  string            `json:"tokens"`  // the member of the carried object with the number of tokens that have blocks
+	Blocks  string            `json:"blocks"`  // the member with the lists of blocks
+	IDs     string            `json:"ids"`     // path of the ids of the answer's tokens
 	Seconds int               `json:"seconds"` // for how long it may be used
 }
-
-func (k *kept) until() time.Duration { return time.Duration(k.Seconds) * time.Second }
 
 // call is a request that aborts a leg.
 type call struct {

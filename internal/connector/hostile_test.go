@@ -89,12 +89,17 @@ func FuzzAnswers(f *testing.F) {
 			p := Pair{RequestID: id, Room: 1<<63 - 1, Chat: chat, Prefill: knownEnd(), Decode: knownEnd()}
 			c.PromptIDs(answer, chat)
 			c.Abort(fleet.LegDecode, &p, answer)
-			kept, _, ok := c.Kept(answer)
+			kept, ok := c.Kept(answer, chat)
 			prefill, err := c.AppendPrefill(nil, body, &p)
 			wellFormed(t, name, body, prefill, err)
 			if ok {
-				fetch, err := c.AppendFetch(nil, prefill, &p, kept)
+				fetch, err := c.AppendFetch(nil, prefill, &p, kept.Params)
 				wellFormed(t, name, body, fetch, err)
+				release, err := c.AppendRelease(nil, prefill, &p, kept.Params)
+				wellFormed(t, name, body, release, err)
+				if len(kept.Tokens) == 0 || len(kept.Tokens) > len(answer) {
+					t.Fatalf("%d tokens are kept of %q", len(kept.Tokens), answer)
+				}
 			}
 			decode, err := c.AppendDecode(nil, body, &p, answer)
 			wellFormed(t, name, body, decode, err)

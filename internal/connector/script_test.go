@@ -25,6 +25,7 @@ var update = flag.Bool("update", false, "rewrite what the scripts in testdata ex
 //	    → prefill BODY                    what is sent to the worker of the leg; indented, rewritten with -update
 //	answer BODY                           the answer of the prefill leg; what is sent then
 //	kept BODY                             the answer of the decode leg; what is kept of it for the next turn
+//	release BODY                          BODY is to say that nobody reads what was kept
 //	fetch [BODY]                          the request, or BODY, is to read what was kept, or what the other worker has
 //	abort prefill|decode                  how the leg is aborted
 //	foreign BODY                          whether a client may send that
@@ -92,17 +93,19 @@ func (s *script) line(word, rest string) {
 		s.answer = []byte(rest)
 		s.show("decode")(s.c.AppendDecode(nil, []byte(s.body), &s.pair, s.answer))
 	case "kept":
-		kept, until, ok := s.c.Kept([]byte(rest))
-		if s.kept = kept; !ok {
+		kept, ok := s.c.Kept([]byte(rest), s.pair.Chat)
+		if s.kept = kept.Params; !ok {
 			s.say("nothing is kept")
 			return
 		}
-		s.say("kept for %v: %s", until, kept)
+		s.say("kept for %v: %d tokens in %d blocks: %s", kept.Lasts, len(kept.Tokens), kept.Blocks, kept.Params)
 	case "fetch":
 		if rest == "" {
 			rest = s.body
 		}
 		s.show("fetch")(s.c.AppendFetch(nil, []byte(rest), &s.pair, s.kept))
+	case "release":
+		s.show("release")(s.c.AppendRelease(nil, []byte(rest), &s.pair, s.kept))
 	case "abort":
 		leg := map[string]fleet.Leg{"prefill": fleet.LegPrefill, "decode": fleet.LegDecode}[rest]
 		if method, path, body, ok := s.c.Abort(leg, &s.pair, s.answer); ok {

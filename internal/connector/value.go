@@ -80,6 +80,7 @@ var values = map[string]func(r *request) (value, bool){
 	"carried":               func(r *request) (value, bool) { return raw(r.carried) },
 	"carried.host":          func(r *request) (value, bool) { return saidHost(&r.Prefill, r.carried) },
 	"kept":                  func(r *request) (value, bool) { return raw(r.kept) },
+	"whole":                 func(r *request) (value, bool) { v, _ := raw([]byte("true")); return v, !r.Stream },
 	"kept.host":             func(r *request) (value, bool) { return saidHost(&r.Prefill, r.kept) },
 	"chat_prompt_ids":       func(r *request) (value, bool) { v, ok := raw(r.promptIDs); return v, ok && r.Chat },
 	"completion_prompt_ids": func(r *request) (value, bool) { v, ok := raw(r.promptIDs); return v, ok && !r.Chat },

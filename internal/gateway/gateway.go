@@ -83,6 +83,7 @@ type Gateway struct {
 	opinions   *budget // budget for second opinions on refusals
 	rescues    *budget // budget for moving requests away from workers that seem to be frozen
 	responses  madeResponses
+	turns      turns         // what decode workers keep for the next turns of conversations
 	changed    atomic.Int64  // when the log named the changing line last, in Unix nanoseconds
 	rosters    sync.Map      // fleet.WorkerID → *roster
 	ordered    sync.Map      // fleet.WorkerID → the path of the order /sleep or /wake_up that is under way there

@@ -69,8 +69,8 @@ func (x *exchange) newLegs(d *warmpath.Decision) (*legs, error) {
 		Batch: max(p.Prompts, 1), Chat: x.dialect == api.OpenAIChat, Stream: p.Stream,
 	}}
 	if x.rec.Attempts > 1 {
-		// Engines that push blocks find them by the request's id. The new id keeps this attempt from using blocks that an
-		// earlier attempt left at an engine.
+		// Engines that push blocks find them by the request's id. The new id keeps this attempt from using blocks that
+		// an earlier attempt left at an engine.
 		l.pair.RequestID += "-" + strconv.Itoa(x.rec.Attempts)
 		x.attempt.RequestID, x.attempt.ShownID = l.pair.RequestID, x.rec.RequestID
 	}
@@ -119,29 +119,38 @@ func unable(err error) proxy.Result {
 	return proxy.Result{Class: proxy.BadAttempt, Retryable: true, Err: api.Internal(err)}
 }
 
-// prefill sends the prefill leg and waits for its answer. It uses the attempt of x, so that the leg can move to another
-// worker if its worker freezes. Afterwards it restores the attempt.
+// prefill sends the prefill leg, and waits for its answer.
 func (l *legs) prefill(ctx context.Context) proxy.Result {
-	x, a := l.x, &l.x.attempt
-	url, body, writer, knows, whole, set := a.Worker, a.Body, a.Writer, a.Knows, a.Whole, a.Set
-	onFirst, onTokens, onAlive, onID := a.OnFirstToken, a.OnTokens, a.OnAlive, a.OnID
-	own, err := l.prefillBody()
+	body, err := l.prefillBody()
 	if err != nil {
 		return unable(err)
 	}
+	began := time.Now()
+	result, sent := l.prefillTurn(ctx, body)
+	if !sent {
+		result = l.sendPrefill(ctx, body)
+	}
+	l.ended(&result, began)
+	return result
+}
+
+// sendPrefill sends the prefill leg with this body once. The attempt of x is used for it, so that the leg can be moved
+// if its worker freezes, and is restored afterwards.
+func (l *legs) sendPrefill(ctx context.Context, own []byte) proxy.Result {
+	x, a := l.x, &l.x.attempt
+	url, body, writer, knows, whole, set := a.Worker, a.Body, a.Writer, a.Knows, a.Whole, a.Set
+	onFirst, onTokens, onAlive, onID := a.OnFirstToken, a.OnTokens, a.OnAlive, a.OnID
 	a.Worker, a.Body, a.Writer, a.Knows, a.Whole, a.Set = l.pair.Prefill.URL, own, &l.answer, nil, true, l.prefillFields()
 	a.OnFirstToken, a.OnTokens, a.OnAlive, a.OnID = nil, nil, nil, nil
 	span := x.callWorker(a.Worker, l.d.Prefill.Worker.Facts.Engine.String())
 	x.at = l.d.Prefill.Worker
-	began := time.Now()
-	limit := l.limit(fleet.LegPrefill, began)
+	limit := l.limit(fleet.LegPrefill, time.Now())
 	result := x.ask(ctx, x.g.roster(x.at.ID))
 	limit.end(&result)
 	x.at = l.d.Worker
 	x.endCall(span, &result)
 	a.Worker, a.Body, a.Writer, a.Knows, a.Whole, a.Set = url, body, writer, knows, whole, set
 	a.OnFirstToken, a.OnTokens, a.OnAlive, a.OnID = onFirst, onTokens, onAlive, onID
-	l.ended(&result, began)
 	return result
 }
 
@@ -240,6 +249,9 @@ func (l *legs) decode(ctx context.Context) proxy.Result {
 func (l *legs) decoded(ctx context.Context, result *proxy.Result, began time.Time) {
 	x := l.x
 	if result.Class == proxy.Success {
+		if l.whole != nil && !l.whole.passed && l.connector.Keeps() {
+			l.keepTurn(l.whole.body, time.Now())
+		}
 		if l.usage.HasCached {
 			result.Usage.Cached, result.Usage.HasCached = l.usage.Cached, true
 		}
@@ -310,8 +322,8 @@ func (l *legs) together(ctx context.Context, prefill, decode blame) (proxy.Resul
 			giveUp() // the decode worker would wait for blocks that never come
 		}
 	}()
-	// If the prefill leg never arrives, the decode engine may keep its blocks for minutes. So the decode leg is sent only
-	// when the prefill worker has received its leg.
+	// If the prefill leg never arrives, the decode engine may keep its blocks for minutes. So the decode leg is sent
+	// only when the prefill worker has received its leg.
 	select {
 	case <-sent:
 	case <-ctx.Done():
@@ -432,9 +444,9 @@ func (x *exchange) afterLegs(b blame, result *proxy.Result) (keep bool) {
 	case b.worker.ID == x.prefiller || errors.Is(result.Err, syscall.ECONNREFUSED) || x.begun.Load():
 		return false
 	}
-	// Either the blocks did not come, or the decode worker refused the request. It is not known which of the two workers
-	// is at fault. So the next attempt avoids both, if other workers can take their places. If no other can decode, this
-	// one computes the prompt itself.
+	// Either the blocks did not come, or the decode worker refused the request. It is not known which of the two
+	// workers is at fault. So the next attempt avoids both, if other workers can take their places. If no other can
+	// decode, this one computes the prompt itself.
 	pool, ok := x.g.Fleet.Snapshot().Pool(q.Model)
 	if !ok || pool.Decode == nil {
 		return false

@@ -46,6 +46,7 @@ type prepared struct {
 	span         telemetry.Span // of the request
 	toolCalls    bool           // the engine may call tools itself, and generate several times for one answer
 	changing     bool           // the prompt has the line that Claude Code changes with every request
+	kept         *keptTurn      // whose blocks the prefill worker may read; nil: none
 	explains     bool           // find tokens and text even if the policy needs none
 }
 
@@ -65,7 +66,7 @@ func (p *prepared) reset() {
 	p.route = warmpath.Request{Exclude: exclude}
 	p.rankChosen, p.patience = false, 0
 	p.model, p.waited, p.shadow, p.forShadow, p.shadowAnswer = "", 0, nil, nil, nil
-	p.levels, p.changing, p.toolCalls, p.span = nil, false, false, telemetry.Span{}
+	p.levels, p.changing, p.toolCalls, p.span, p.kept = nil, false, false, telemetry.Span{}, nil
 }
 
 // unneeded is the token outcome if the policy does not look at matches, or if the dialect's prompts are not matched.
@@ -164,6 +165,7 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, endpo
 		}
 		q.Cached = p.askSource(ctx, decides)
 	}
+	g.findTurn(p)
 	p.decisions = g.Router.Prepare(q)
 	return nil
 }

@@ -92,6 +92,9 @@ func (a *wholeAnswer) end(result *proxy.Result, edit func([]byte) []byte) {
 // trimmed returns a whole answer of a decode leg as the client gets it: without the parameters of the transfer, and
 // with what only the prefill leg knows.
 func (l *legs) trimmed(answer []byte) []byte {
+	if l.connector.Keeps() {
+		answer = l.withoutIDs(answer)
+	}
 	m := members(answer)
 	var edits []api.Edit
 	if present(m["kv_transfer_params"]) {
@@ -136,12 +139,12 @@ func firstOf(array []byte) []byte {
 	return nil
 }
 
-// withFirst returns a JSON array of objects with an edit in its first item.
-func withFirst(array []byte, edit api.Edit) []byte {
+// withFirst returns a JSON array of objects with edits in its first item.
+func withFirst(array []byte, edits ...api.Edit) []byte {
 	var out bytes.Buffer
 	for _, item := range jsonscan.Items(array) {
 		if out.Len() == 0 {
-			item = api.AppendEdited(nil, item, edit)
+			item = api.AppendEdited(nil, item, edits...)
 		} else {
 			out.WriteByte(',')
 		}

@@ -121,6 +121,8 @@ func (x *run) prepareTransfer(i int) {
 		q.Pin = true
 		if len(p.blocks) > 0 && p.complete && p.tokens > 0 {
 			q.Await, q.Received = true, p.tokens
+		} else if len(p.blocks) > 0 && p.complete && c.config.Bidirectional {
+			c.tellLater(notice{URL: address(p.host, p.port), Request: p.requestID}) // nothing is read (update_state_after_alloc)
 		}
 	default: // vLLM takes any other object for that of a decode worker
 		q.Pin, progress.decoder = c.config.Bidirectional, true

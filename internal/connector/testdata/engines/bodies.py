@@ -14,7 +14,7 @@ def bodies(name):
         word = line.split(" ", 1)[0]
         if word in ("chat", "completion"):
             kind = word
-        found = re.match(r"    → (prefill|decode|fetch) (\{.*)", line)
+        found = re.match(r"    → (prefill|decode|fetch|release) (\{.*)", line)
         if found:
             text = found[2]
             yield found[1], "chat" if '"messages"' in text else "completion", text

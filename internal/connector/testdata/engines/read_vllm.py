@@ -76,7 +76,7 @@ def nixl(of, leg, number, request, both):
         yield f"both engines know the request as {get_base_request_id(own)}: {get_base_request_id(own) == get_base_request_id(theirs)}"
         return
     yield f"reads {count} tokens: {remote(s, request)}"
-    if leg == "fetch":
+    if leg in ("fetch", "release"):
         yield f"then {finished(s, request)}"
 
 
