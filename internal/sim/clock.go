@@ -9,7 +9,7 @@ type moment struct {
 	kind kind
 	seq  uint64
 	a    int32  // index of a rank, router, fault or request, according to kind
-	gen  uint32 // the gen of the rank or transfer when the moment was planned; if it has grown, the moment is void
+	gen  uint32 // the gen of the rank, transfer or flight when the moment was planned; if it has grown, the moment is void
 	with any    // the object of the event: a *flight, a *transfer, a batch of KV events or a metrics reading
 }
 
@@ -31,6 +31,7 @@ const (
 	atSubmit
 	atTransferred
 	atPrefilled
+	atLease
 	atEnd
 	atWake
 )

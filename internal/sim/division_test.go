@@ -187,3 +187,19 @@ func TestTheExperimentSetsRolesAndModes(t *testing.T) {
 		}
 	}
 }
+
+// TestWorkersThatWaitForEachOthersMemoryGoOn: each of two workers keeps the prompt of one request, and has too little
+// memory left for the prompt of the other.
+func TestWorkersThatWaitForEachOthersMemoryGoOn(t *testing.T) {
+	w := singles(6000, 20, 0, time.Millisecond)
+	r := run(t, config(w, "marginal", func(c *Config) {
+		c.Groups[0].Count, c.Groups[0].KVTokens = 2, 8192
+		c.Disaggregation = &Disaggregation{Legs: warmpath.Legs{Mode: policy.ModeAlways}}
+	}))
+	if r.Requests.Answered != 2 || r.Requests.Retried == 0 {
+		t.Errorf("%+v", r.Requests)
+	}
+	if first := time.Duration(r.TTFT.Max * 1e6); first < lease || first > lease+10*time.Second {
+		t.Errorf("the last first token came after %v", first)
+	}
+}

@@ -43,6 +43,8 @@ type flight struct {
 	fetched                       int // prompt tokens that were fetched from another rank
 	reported                      int // number of answer tokens that were reported to the router
 	tries                         int
+	leases                        uint32 // number of prefill legs whose blocks were read or given up; see expire
+	undivided                     bool   // a transfer failed: one worker serves the request
 	exclude                       []fleet.WorkerID
 }
 
@@ -54,7 +56,7 @@ func (w *world) newFlight(id int) *flight {
 	} else {
 		f = &flight{}
 	}
-	*f = flight{id: id, req: &w.requests[id], engine: f.engine, prefill: f.prefill, held: f.held, arrival: w.now, started: -1, exclude: f.exclude[:0]}
+	*f = flight{id: id, req: &w.requests[id], engine: f.engine, prefill: f.prefill, held: f.held, arrival: w.now, started: -1, leases: f.leases + 1, exclude: f.exclude[:0]}
 	return f
 }
 
@@ -88,6 +90,9 @@ func (w *world) ask(f *flight) warmpath.Request {
 	}
 	if f.req.Session >= 0 {
 		req.Session = policy.Session{Key: strconv.Itoa(f.req.Session), Source: "workload"}
+	}
+	if f.undivided {
+		req.Undivided = policy.BypassOneWorker
 	}
 	if w.cfg.Policy.NeedsText {
 		w.text = appendText(w.text[:0], req.Tokens)
@@ -315,6 +320,7 @@ func (w *world) handOver(f *flight) {
 	d.PrefillDone(fleet.OutcomeServed, epoch+int64(w.now))
 	w.freed = true
 	f.leg, f.source, f.rank = fleet.LegDecode, f.rank, w.main.rank(w, d.Holder)
+	w.agenda.plan(moment{at: w.now + lease, kind: atLease, gen: f.leases, with: f})
 	if w.cfg.Hop > 0 {
 		w.agenda.plan(moment{at: w.now + w.cfg.Hop, kind: atDispatch, with: f})
 		return

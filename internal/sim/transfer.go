@@ -34,6 +34,7 @@ type link struct {
 func (w *world) await(r *rank) {
 	for _, q := range r.step.Awaiting {
 		f := q.Owner.(*flight)
+		f.leases++
 		t := &transfer{flight: f, to: r, from: f.source, tokens: q.External, changed: w.now, began: w.now, kept: &f.prefill}
 		if q == &f.prefill || f.decision.Prefill == nil { // a fetch
 			t.kept = &f.held
@@ -75,6 +76,27 @@ func (w *world) transferred(t *transfer) {
 	t.to.engine.Arrive(f.current(), t.tokens)
 	w.notify(t.to)
 	w.let(t.from, t.kept)
+}
+
+// lease is how long a prefill worker keeps the blocks of a prompt for a decode worker that has no memory to read them:
+// vLLM's NIXL connector ends a lease after 30 s. Without an end, workers whose blocks wait for each other's memory
+// would wait for ever.
+const lease = 30 * time.Second
+
+// expire gives up a divided request whose transfer has not begun. One worker serves it then, as in the gateway.
+func (w *world) expire(f *flight) {
+	r := f.rank
+	if f.place >= len(r.live) || r.live[f.place] != f {
+		return // it is still on its way to the decode worker
+	}
+	f.leases++
+	r.engine.Cancel(&f.engine)
+	r.remove(f)
+	w.let(f.source, &f.prefill)
+	f.decision.TransferFailed(epoch + int64(w.now))
+	f.undivided = true
+	w.notify(r)
+	w.retry(f)
 }
 
 // let lets go of blocks that rank r keeps for another rank. Requests that wait for memory at r may go on.

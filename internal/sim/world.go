@@ -157,6 +157,10 @@ func (w *world) happen(m *moment) {
 		w.over(int(m.a))
 	case atPrefilled:
 		w.handOver(m.with.(*flight))
+	case atLease:
+		if f := m.with.(*flight); f.leases == m.gen {
+			w.expire(f)
+		}
 	case atTransferred:
 		if t := m.with.(*transfer); t.gen == m.gen {
 			w.transferred(t)
