@@ -60,3 +60,29 @@ func TestADecodeLegWaitsForNoPromptThatEndsBeforeItsPrefillLeg(t *testing.T) {
 		t.Errorf("a prefill leg of 5 s saves %.0f ms of a wait of a second", d)
 	}
 }
+
+// TestALegWaitsForTheMemoryOfItsPrompt: answers that run at a full worker keep the memory that a prefill leg needs, and
+// the memory into which the blocks of a decode leg are read.
+func TestALegWaitsForTheMemoryOfItsPrompt(t *testing.T) {
+	w := policy.NewWeigher()
+	cost := func(leg fleet.Leg, role fleet.Role, room int) float64 {
+		q, c := legQuery(leg, 20)
+		worker := *c.Worker
+		worker.Facts.Role, worker.Facts.BlocksPerRank = role, room
+		c.Worker, c.Load.ContextBlocks, c.Load.ContextTokens = &worker, 2500, 40_000
+		if leg == fleet.LegDecode {
+			c.Fetched = q.PromptTokens
+		}
+		return w.Cost(&q, &c)
+	}
+	for _, leg := range []fleet.Leg{fleet.LegPrefill, fleet.LegDecode} {
+		full, free := cost(leg, fleet.RoleBoth, 2600), cost(leg, fleet.RoleBoth, 10_000)
+		if full-free < 100 {
+			t.Errorf("%v: a full worker costs %.0f ms, a free one %.0f", leg, full, free)
+		}
+	}
+	full, free := cost(fleet.LegPrefill, fleet.RolePrefill, 2600), cost(fleet.LegPrefill, fleet.RolePrefill, 10_000)
+	if full-free > 100 {
+		t.Errorf("at a worker that only prefills, memory is free soon: %.0f ms, %.0f with room", full, free)
+	}
+}

@@ -210,6 +210,7 @@ func meanTiming(c []Candidate) (mean fleet.Timing) {
 // price sets the terms of c, and sets c's score to the negative sum of the terms.
 func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 	answer, together := usual.answer, usual.together
+	frees := answer // the tokens after which the requests that run at the holder have freed their memory
 	l := &c.Load
 	own, t := c.Load.Times(), &usual.timing
 	prompt := float64(q.PromptTokens)
@@ -220,6 +221,9 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 		computed = 1 // engines compute the last token of a prompt whose blocks they received
 	case fleet.LegPrefill:
 		answer = 1
+	}
+	if c.Worker.Facts.Role == fleet.RolePrefill {
+		frees = 1 // no answers run there
 	}
 	requests := float64(l.Requests)
 	context := float64(l.ContextTokens + l.OutputTokens)
@@ -235,8 +239,8 @@ func (m *marginal) price(q *Query, c *Candidate, usual *typical) {
 	wait += (step - t.Base) * float64(l.PendingTokens) / fleet.PassTokens
 	wait = max(wait-q.Prefilled, 0) + step/2 // a decode leg begins after the prefill leg
 	memory := 0.0
-	if share := shortage(c, n); share > 0 {
-		memory = share * answer * step
+	if share := shortage(c, max(prompt-float64(c.Kept()), 1)); share > 0 { // blocks that are fetched need memory, too
+		memory = share * frees * step
 	}
 
 	// The requests that run at the holder now make a part of the answer slower, and the answer slows these requests for
