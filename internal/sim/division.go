@@ -114,7 +114,7 @@ func (d *Disaggregation) assumptions(g *Group) []string {
 		how = "divided by the rule " + d.Rule.Name + ", and the router chooses the workers"
 	}
 	all := []string{
-		fmt.Sprintf("Requests are %s. A decode worker reads the KV blocks after the prefill leg has ended, and the prefill worker keeps them until then.", how),
+		fmt.Sprintf("Requests are %s. A decode worker reads the KV blocks after the prefill leg has ended, and the prefill worker keeps them until then, but at most %v if the decode worker has no memory for them: one worker serves the request after that.", how, lease),
 		fmt.Sprintf("Each worker sends and receives at most %g GB/s, which its transfers share; %g KB for each token. A transfer has no other delay.", d.linkSpeed(g), g.Profile.KVBytes/1000),
 	}
 	if d.Fetch {
