@@ -78,7 +78,8 @@ type reportedTransfer struct {
 func (p *probe) transfer(ctx context.Context) {
 	r, t, f := &p.reported, &p.target, &p.Facts
 	f.Role, _ = fleet.ParseRole(cmp.Or(t.Role, r.role)) // normalize and the engine's reader have checked it
-	if t.Role != "" && r.role != "" && t.Role != r.role {
+	if t.Role != "" && r.role != "" && t.Role != r.role && r.role != fleet.RoleBoth.String() {
+		// An engine that reports the role both serves either part.
 		p.fault(TransferFault{true, fmt.Sprintf("the worker reports the role %s (%s), and the settings say %s", r.role, r.where, t.Role),
 			"the settings count; correct them, or start the engine with that role"})
 	}

@@ -106,7 +106,7 @@ func TestARoleIsTheOperatorsOrTheEnginesNeverGuessed(t *testing.T) {
 		"development mode": {vllmWith(`{"kv_connector":"NixlConnector","kv_role":"kv_consumer","engine_id":"d0","kv_connector_extra_config":{"bidirectional_kv_xfer":true}}`).with("GET /metrics", vllmMetrics+nixlMetrics+fetchGauge),
 			Target{}, fleet.RoleDecode, transfer{Connector: "nixl_two_way", Port: 5601, EngineIDs: []string{"d0"}, TensorParallel: 2, PipelineParallel: 1}, ""},
 		"development mode, push": {vllmWith(`{"kv_connector":"NixlPushConnector","kv_role":"kv_both","engine_id":"d0"}`), Target{Role: "prefill", EngineID: "mine"}, fleet.RolePrefill,
-			transfer{Connector: "nixl_push", Port: 5601, EngineIDs: []string{"mine"}, TensorParallel: 2, PipelineParallel: 1}, "reports the role both (GET /server_info)"},
+			transfer{Connector: "nixl_push", Port: 5601, EngineIDs: []string{"mine"}, TensorParallel: 2, PipelineParallel: 1}, ""},
 		"development mode, peer to peer": {vllmWith(`{"kv_connector":"MultiConnector","kv_role":"kv_both","engine_id":"d0","kv_connector_extra_config":{"connectors":[{"kv_connector":"ExampleConnector"},{"kv_connector":"OffloadingConnector","kv_connector_extra_config":{"secondary_tiers":[{"type":"fs"},{"type":"p2p"}]}}]}}`),
 			Target{Role: "both"}, fleet.RoleBoth, transfer{Connector: "p2p", Host: "10.1.1.1", Port: 5710, EngineIDs: []string{"d0"}, TensorParallel: 2, PipelineParallel: 1, Fetches: true}, ""},
 		"development mode without transfers": {vllmWith(`null`), Target{Role: "both"}, fleet.RoleBoth, transfer{Connector: "nixl"}, ""},
