@@ -90,8 +90,8 @@ var values = map[string]func(r *request) (value, bool){
 var needs = map[string]string{
 	"prefill.host": "the prefill worker has no host that other engines reach. Give its URL as http://HOST:PORT, or set " +
 		"transfer_host of the worker; a worker behind a Unix socket has no host",
-	"prefill.port": "the port where other engines find the prefill worker is not known. Set transfer_port of the " +
-		"worker to the port of its bootstrap server or side channel",
+	"prefill.port": "the port where other engines find the prefill worker is not known. Start SGLang with " +
+		"--disaggregation-bootstrap-port, or set transfer_port of the worker to that port",
 	"prefill.rank_port": "the port where other engines find the prefill worker is not known. Set transfer_port of the " +
 		"worker to the port of its side channel (VLLM_NIXL_SIDE_CHANNEL_PORT, or VLLM_P2P_SIDE_CHANNEL_PORT)",
 	"prefill.address": "the host and the port where other engines find the prefill worker are not known. Give its URL as " +

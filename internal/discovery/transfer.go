@@ -95,6 +95,9 @@ func (p *probe) transfer(ctx context.Context) {
 		}
 	}
 	switch {
+	case name == None && f.Role == fleet.RolePrefill:
+		p.fault(TransferFault{false, "the settings say connector=none, so the worker with the role prefill gets no requests", "remove connector=none, or set role=both"})
+		return
 	case name == "" || name == None:
 		return
 	case p.target.overUnix() && !slices.Contains(hostless, name):
@@ -121,6 +124,22 @@ func (p *probe) transfer(ctx context.Context) {
 		p.mooncake(ctx, &x)
 	}
 	f.Transfer = x
+	if p.Transfers == nil { // the other faults may be why a value is missing
+		p.checkReady()
+	}
+}
+
+// checkReady records a fault if the connector lacks a value of the worker for prefill legs.
+func (p *probe) checkReady() {
+	f := &p.Facts
+	c, known := connector.Find(f.Transfer.Connector)
+	if !known || !f.Prefills() {
+		return
+	}
+	end := connector.End{URL: p.target.URL, Rank: f.FirstRank, FirstRank: f.FirstRank, Ranks: f.UsedRanks(), Transfer: f.Transfer}
+	if err := c.Ready(&connector.Pair{Prefill: end}); err != nil {
+		p.fault(TransferFault{false, "a value of the worker is missing, so no request is divided with its prefill", err.Error()})
+	}
 }
 
 // remoteHost returns host if other machines can reach it, else "". Engines report the host on which they listen, which

@@ -5,11 +5,10 @@ import (
 	"slices"
 
 	"github.com/warmpath/warmpath/fleet"
-	"github.com/warmpath/warmpath/internal/connector"
 )
 
 // transfers examines the role and the connector of the worker: whether the settings contradict the engine, and whether
-// the router knows what a prefill leg needs.
+// the router knows what the connector needs.
 func (e *exam) transfers() {
 	f := &e.report.Facts
 	for _, fault := range e.report.Transfers {
@@ -17,20 +16,11 @@ func (e *exam) transfers() {
 			e.find("role", Error, fault.Seen, "the same role in the settings and in the engine", fault.Fix+roleFix(f.Engine))
 			continue
 		}
-		e.find("connector", Warning, fault.Seen, "a KV connector, by which the worker exchanges KV blocks with others", fault.Fix)
-	}
-	if len(e.report.Transfers) > 0 || f.Role == fleet.RoleDecode {
-		return
-	}
-	if c, ok := connector.Find(f.Transfer.Connector); ok {
-		err := c.Ready(&connector.Pair{Prefill: connector.End{URL: e.URL, Ranks: max(f.Ranks, 1), FirstRank: f.FirstRank, Rank: f.FirstRank, Transfer: f.Transfer}})
-		if err != nil {
-			fix := "give it in the settings of the worker: --worker URL,role=" + f.Role.String() + ",transfer_port=PORT,…; docs/connectors.md says what this connector needs"
-			if f.Transfer.Connector == "sglang" {
-				fix = "start SGLang with --disaggregation-bootstrap-port 8998, or give the port: --worker URL,transfer_port=8998"
-			}
-			e.find("connector", Warning, "the worker gets no prefill legs: "+err.Error(), "what the connector needs to reach the worker", fix)
+		severity := Warning
+		if f.Transfer.LegsOnly { // such a worker gets no other requests
+			severity = Error
 		}
+		e.find("connector", severity, fault.Seen, "a KV connector, by which the worker exchanges KV blocks with others", fault.Fix)
 	}
 }
 
