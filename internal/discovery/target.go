@@ -73,6 +73,7 @@ type Target struct {
 func ParseTarget(s string) (Target, error) {
 	base, rest, more := strings.Cut(s, ",")
 	t := Target{URL: base}
+	given := map[string]bool{}
 	for more {
 		var option string
 		option, rest, more = strings.Cut(rest, ",")
@@ -83,6 +84,10 @@ func ParseTarget(s string) (Target, error) {
 		if value == "" {
 			return t, fmt.Errorf("parse worker %q: option %q has no value", shown(base), name)
 		}
+		if given[name] {
+			return t, fmt.Errorf("parse worker %q: option %q is given twice", shown(base), name)
+		}
+		given[name] = true
 		switch name {
 		case "events":
 			t.Events = value

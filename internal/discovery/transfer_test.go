@@ -42,6 +42,8 @@ func TestARoleOrTransferThatCannotBeIsRefusedWithWhatToDo(t *testing.T) {
 		"unix:///run/v.sock,role=prefill":    "role prefill: the worker is behind a Unix socket, but KV blocks go over the network: write the address of the engine, http://HOST:PORT",
 		"unix:///run/v.sock,role=decode":     "role decode: the worker is behind a Unix socket",
 		"unix:///run/v.sock,connector=p2p":   "connector p2p: the worker is behind a Unix socket",
+		"http://p,role=prefill,role=decode":  `option "role" is given twice`,
+		"http://p,label.a=1,label.a=2":       `option "label.a" is given twice`,
 		"http://p,role=prefill,role_=decode": "role, connector, transfer_host",
 	} {
 		if _, err := ParseTarget(option); err == nil || !strings.Contains(err.Error(), want) {
