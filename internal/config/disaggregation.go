@@ -2,10 +2,13 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/discovery"
 	"github.com/warmpath/warmpath/policy"
 )
 
@@ -54,7 +57,8 @@ func (d *Disaggregation) policies() map[string]string {
 // Warnings returns a sentence for each combination of settings that is valid, but probably not what the operator wants.
 func (c *Config) Warnings() (all []string) {
 	prefill, others := 0, 0
-	for _, t := range slices.Concat(c.Workers, c.FileWorkers, c.WorkersDNS.Names) {
+	workers := slices.Concat(c.Workers, c.FileWorkers, c.WorkersDNS.Names)
+	for _, t := range workers {
 		if t.Role == fleet.RolePrefill.String() {
 			prefill++
 		} else {
@@ -66,6 +70,24 @@ func (c *Config) Warnings() (all []string) {
 		all = append(all, "all workers have the role prefill, so none generates answers, and requests are refused: add a worker with role: decode or role: both")
 	case prefill > 0 && c.Disaggregation.Mode == policy.ModeNever.String():
 		all = append(all, "disaggregation.mode is never, so the workers with the role prefill get no requests: give them the role both, or set the mode auto")
+	}
+	return append(all, unpaired(workers)...)
+}
+
+// unpaired returns a warning for each prefill worker whose connector no other worker can have: all connectors are in
+// the settings. Where one is not, the engine's answer decides.
+func unpaired(workers []discovery.Target) (all []string) {
+	has, known := map[string]bool{}, true
+	for _, t := range workers {
+		if t.Role != fleet.RolePrefill.String() {
+			has[t.Connector], known = true, known && t.Connector != ""
+		}
+	}
+	for _, t := range workers {
+		if t.Role == fleet.RolePrefill.String() && t.Connector != "" && known && len(has) > 0 && !has[t.Connector] {
+			all = append(all, fmt.Sprintf("no worker with the role decode or both has the connector of %s, %s (there are: %s), so this worker gets no requests: give the workers the same connector",
+				t.URL, t.Connector, strings.Join(slices.Sorted(maps.Keys(has)), ", ")))
+		}
 	}
 	return all
 }

@@ -108,6 +108,8 @@ func (t *Transfer) validate(c *Config) error {
 		return fmt.Errorf("connector %q belongs to kind %q", t.Connector, kind)
 	case t.Role != "" && t.Role != Prefill && t.Role != Decode && t.Role != Both:
 		return fmt.Errorf("role %q is none of prefill, decode, both", t.Role)
+	case t.Store != "" && !hostPort(t.Store):
+		return fmt.Errorf("store %q is not HOST:PORT, the side channel of the engine with the store", t.Store)
 	case !(t.GBs >= 0):
 		return fmt.Errorf("link of %g GB/s is negative", t.GBs)
 	case !(t.KVBytes >= 0):
@@ -154,4 +156,10 @@ func (t *Transfer) validate(c *Config) error {
 		t.RecomputeThreshold = 64
 	}
 	return nil
+}
+
+// hostPort reports whether an address has a host and a port.
+func hostPort(address string) bool {
+	host, port, err := net.SplitHostPort(address)
+	return err == nil && host != "" && port != ""
 }
