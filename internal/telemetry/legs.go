@@ -45,7 +45,7 @@ func (t *Telemetry) makeLegMetrics(f promauto.Factory) {
 		failures: f.NewCounterVec(prometheus.CounterOpts{Name: "warmpath_leg_failures_total",
 			Help: "Legs that failed, by leg and by phase: prefill (the prompt was computed), transfer (the KV blocks moved), decode (the answer was generated)."}, []string{"leg", "phase"}),
 		transfer: f.NewHistogram(prometheus.HistogramOpts{Name: "warmpath_transfer_seconds",
-			Help: "Time of a transfer of KV blocks: from the end of the prefill leg to the first token, without one step of the decode engine.", Buckets: transferBuckets}),
+			Help: "Time of a transfer of KV blocks: from the end of the prefill leg to the first token, without one step of the decode engine. Only streams are measured.", Buckets: transferBuckets}),
 		transferTokens: f.NewCounter(prometheus.CounterOpts{Name: "warmpath_transfer_tokens_total",
 			Help: "Prompt tokens whose KV blocks reached the decode worker by a transfer."}),
 		transferBytes: f.NewCounter(prometheus.CounterOpts{Name: "warmpath_transfer_bytes_total",
