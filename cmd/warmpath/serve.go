@@ -77,7 +77,7 @@ SIGHUP or POST /admin/reload. After SIGTERM the router finishes the requests und
 	flags.StringVar(&f.disaggregation.PrefillPolicy, "prefill-policy", "", "`NAME` of the policy that chooses prefill workers; default: the request's policy")
 	flags.StringVar(&f.disaggregation.DecodePolicy, "decode-policy", "", "`NAME` of the policy that chooses decode workers; default: the request's policy")
 	flags.StringVar(&f.file, "config", "", "`FILE` with all other settings; see `warmpath config sample`")
-	flags.StringArrayVar(&f.workers, "worker", nil, "`URL` of an engine, with the facts that the engine cannot report: URL[,events=ENDPOINT][,replay=ENDPOINT][,topic=TEXT][,model=NAME][,ranks=N][,role=prefill|decode|both][,connector=NAME][,transfer_host=HOST][,transfer_port=PORT][,label.NAME=VALUE]; repeatable")
+	flags.StringArrayVar(&f.workers, "worker", nil, "`URL` of an engine, with the facts that the engine cannot report: URL[,events=ENDPOINT][,replay=ENDPOINT][,topic=TEXT][,model=NAME][,ranks=N][,role=prefill|decode|both][,connector=NAME][,transfer_host=HOST][,transfer_port=PORT][,engine_id=ID][,tensor_parallel=N][,kv_bytes_per_token=BYTES][,label.NAME=VALUE]; repeatable")
 	flags.StringArrayVar(&f.modelPaths, "model-path", nil, "`[NAME=]DIR` with a model's tokenizer and chat template, or hub:ORG/NAME with --allow-hub; needed only if the router does not find the files; repeatable")
 	flags.BoolVar(&f.allowHub, "allow-hub", false, "download the files of hub:ORG/NAME models and of models that engines report; uses "+config.EnvHubToken+" and "+config.EnvHubEndpoint)
 	flags.Float64Var(&f.engineWait, "engine-wait-timeout-secs", d.Gateway.Hold.MaxWait.Seconds(), "`SECONDS` for which a request waits while no worker can take it; 0 answers 503 immediately")
