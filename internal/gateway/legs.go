@@ -46,6 +46,7 @@ type legs struct {
 	// Used if both legs are sent together:
 	attempt proxy.Attempt // the prefill leg
 	first   proxy.Result  // the result of the prefill leg; valid after its goroutine has ended
+	at      time.Time     // when the prefill leg ended; valid after its goroutine has ended
 	broke   atomic.Bool   // the prefill leg failed while the decode leg was under way
 }
 
@@ -130,7 +131,9 @@ func (l *legs) prefill(ctx context.Context) proxy.Result {
 	if !sent {
 		result = l.sendPrefill(ctx, body)
 	}
-	l.ended(&result, began)
+	at := time.Now()
+	l.free(&result, at)
+	l.ended(&result, began, at)
 	return result
 }
 
@@ -195,10 +198,9 @@ func (l *legs) prefillFields() []proxy.Field {
 	return set
 }
 
-// ended reports the end of the prefill leg to the router. The client has got nothing of this leg: all its bytes are in
-// l.answer.
-func (l *legs) ended(result *proxy.Result, began time.Time) {
-	x, now := l.x, time.Now()
+// free reports to the router that the prefill leg has ended, so that its load is gone. The client has got nothing of
+// this leg: all its bytes are in l.answer. free may be called from another goroutine than the request's.
+func (l *legs) free(result *proxy.Result, at time.Time) {
 	result.FirstByte, result.Abort = false, false
 	if l.answer.over {
 		result.Class, result.Retryable = proxy.Useless, true
@@ -207,21 +209,28 @@ func (l *legs) ended(result *proxy.Result, began time.Time) {
 	o := outcome(result)
 	if result.Class == proxy.Success {
 		o = fleet.OutcomeServed
-		x.observeScopes(l.d.Prefill.Holder, o, good, now.UnixNano())
-		x.g.Telemetry.Leg(fleet.LegPrefill.String(), now.Sub(began))
-		x.rec.PrefillMS = milliseconds(now.Sub(began))
-		l.usage = result.Usage
-	} else if result.Class != proxy.ClientGone {
-		x.g.Telemetry.LegFailed(fleet.LegPrefill.String(), telemetry.PhasePrefill)
 	}
 	if result.Sent.IsZero() || notComputed(result.Status) {
 		l.d.PrefillUnsent()
 	}
+	l.d.PrefillDone(o, at.UnixNano())
+	l.x.g.waiting.freed()
+}
+
+// ended records how the prefill leg ended at the time at. free was called before.
+func (l *legs) ended(result *proxy.Result, began, at time.Time) {
+	x := l.x
+	if result.Class == proxy.Success {
+		x.observeScopes(l.d.Prefill.Holder, fleet.OutcomeServed, good, at.UnixNano())
+		x.g.Telemetry.Leg(fleet.LegPrefill.String(), at.Sub(began))
+		x.rec.PrefillMS = milliseconds(at.Sub(began))
+		l.usage = result.Usage
+	} else if result.Class != proxy.ClientGone {
+		x.g.Telemetry.LegFailed(fleet.LegPrefill.String(), telemetry.PhasePrefill)
+	}
 	if result.Class == proxy.Refused && errors.Is(result.Err, syscall.ECONNREFUSED) {
 		x.g.Fleet.Refused(l.d.Prefill.Worker.ID)
 	}
-	l.d.PrefillDone(o, now.UnixNano())
-	x.g.waiting.freed()
 }
 
 // decode sends the decode leg, whose body is in the attempt of x. If nothing comes in time, the transfer is given up:
@@ -316,6 +325,8 @@ func (l *legs) together(ctx context.Context, prefill, decode blame) (proxy.Resul
 	go func() { // ends with the attempt, which prefillCtx ends; the select at the end of this function waits for it
 		defer close(ended)
 		l.first = x.g.Client.Forward(prefillCtx, &l.attempt)
+		l.at = time.Now()
+		l.free(&l.first, l.at)
 		once()
 		if l.first.Class != proxy.Success && prefillCtx.Err() == nil {
 			l.broke.Store(true)
@@ -344,7 +355,7 @@ func (l *legs) together(ctx context.Context, prefill, decode blame) (proxy.Resul
 			l.first.Class, l.first.Err = proxy.HeaderTimeout, api.WorkerTimeout(fmt.Errorf("%s did not end a prefill leg whose answer was complete", l.pair.Prefill.URL))
 		}
 	}
-	l.ended(&l.first, began)
+	l.ended(&l.first, began, l.at)
 	if l.broke.Load() && (l.whole != nil || !result.FirstByte) {
 		return l.first, prefill
 	}

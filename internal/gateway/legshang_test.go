@@ -108,3 +108,35 @@ func TestAPrefillLegThatOutlivesItsAnswerIsAFailedTransfer(t *testing.T) {
 		t.Error("the prefill leg has not failed")
 	}
 }
+
+// The prefill worker has no load of a request any more while the decode worker generates.
+func TestAPrefillLegThatHasEndedIsNoLoad(t *testing.T) {
+	f := serveLegs(t, func(s *settings) { s.policy = "kv_aware" })
+	release := make(chan struct{})
+	sglangPair(t, f, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"model":"m","choices":[{"index":0,"text":"a","finish_reason":"length"}],"usage":{"prompt_tokens":2,"completion_tokens":1}}`)
+	}, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, `data: {"model":"m","choices":[{"index":0,"text":"a","finish_reason":null}]}`+"\n\n")
+		_ = http.NewResponseController(w).Flush()
+		<-release
+		_, _ = io.WriteString(w, `data: {"model":"m","choices":[{"index":0,"text":"b","finish_reason":"stop"}]}`+"\n\ndata: [DONE]\n\n")
+	})
+	resp, err := f.client.Post(f.url+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"x","stream":true}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	testenv.Until(t, "only the decode worker has load", func() bool {
+		loads := map[fleet.Role]int64{}
+		for _, w := range f.fleet.Snapshot().Workers() {
+			load := f.fleet.Snapshot().Load(w.Holders[0])
+			loads[w.Facts.Role] = load.Requests
+		}
+		return loads[fleet.RolePrefill] == 0 && loads[fleet.RoleDecode] == 1
+	})
+	close(release)
+	if got, _ := io.ReadAll(resp.Body); !bytes.HasSuffix(got, []byte("data: [DONE]\n\n")) {
+		t.Errorf("%s", got)
+	}
+}
