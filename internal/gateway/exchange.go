@@ -60,6 +60,7 @@ type exchange struct {
 	attempt    proxy.Attempt
 	set        [4]proxy.Field
 	span       telemetry.Span // of the request
+	transfer   telemetry.Span // of the transfer under way
 	ids        []byte         // scratch: a body with token ids in place of its text
 	rec        telemetry.Record
 	choice     *telemetry.Choice // what the policy saw for the last attempt; nil: the request gets no line in the decision log
@@ -114,6 +115,7 @@ func (x *exchange) end() {
 		x.logDecision()
 		x.log()
 	}
+	x.endTransfer(nil) // after a panic
 	x.endTrace()
 	if x.body != nil {
 		x.body.Release()
@@ -471,6 +473,7 @@ func outcome(r *proxy.Result) fleet.Outcome {
 
 func (x *exchange) firstToken(at time.Time) {
 	x.begun.Store(true)
+	x.endTransfer(nil)
 	if d := x.decision; d != nil {
 		d.FirstToken(at.UnixNano())
 		if len(x.doubts) > 0 {

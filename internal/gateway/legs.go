@@ -247,8 +247,10 @@ func (l *legs) decode(ctx context.Context) proxy.Result {
 	span := x.callWorker(x.attempt.Worker, l.d.Worker.Facts.Engine.String())
 	began := time.Now()
 	limit := l.limit(fleet.LegDecode, began)
+	l.traceTransfer()
 	result := x.send(ctx, l.d)
 	limit.end(&result)
+	x.endTransfer(&result)
 	x.endCall(span, &result)
 	l.decoded(ctx, &result, began)
 	return result

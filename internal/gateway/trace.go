@@ -152,6 +152,37 @@ func (x *exchange) callWorker(worker string, engine string) telemetry.Span {
 	return s
 }
 
+// traceTransfer begins the span of the transfer to the decode leg, which ends with its first token. It is seen only in
+// a stream whose prefill leg has ended.
+func (l *legs) traceTransfer() {
+	if !l.pair.Stream || l.connector.Together() {
+		return
+	}
+	s := l.x.span.Part("transfer")
+	l.x.transfer = s
+	if !s.Recorded() {
+		return
+	}
+	s.Text("warmpath.connector", l.connector.Name())
+	s.Text("warmpath.prefill_worker", l.pair.Prefill.URL)
+	s.Text("warmpath.worker", l.pair.Decode.URL)
+	s.Int("warmpath.transfer_tokens", l.d.Division.Tokens)
+}
+
+// endTransfer ends the span of a transfer, if there is one. r is nil at the first token; a leg that ended before it is
+// a transfer that failed.
+func (x *exchange) endTransfer(r *proxy.Result) {
+	s := x.transfer
+	x.transfer = telemetry.Span{}
+	if !s.Recorded() {
+		return
+	}
+	if r != nil && r.Class != proxy.Success {
+		s.Fail(r.Class.String(), "")
+	}
+	s.End()
+}
+
 // endCall ends the span of an attempt with its result.
 func (x *exchange) endCall(s telemetry.Span, r *proxy.Result) {
 	if !s.Recorded() {

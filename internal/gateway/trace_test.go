@@ -39,6 +39,12 @@ func (c *collector) has(text string) bool {
 	return bytes.Contains(c.text, []byte(text))
 }
 
+func (c *collector) count(text string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return bytes.Count(c.text, []byte(text))
+}
+
 // traced makes a gateway record traces until end is called. It returns end, which waits until the collector has the
 // spans.
 func traced(t *testing.T, collector http.Handler, sample float64) (change func(*settings), end func()) {
