@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/connector"
 )
 
 func TestAWorkersRoleAndTransfersAreOptionsOfItsURL(t *testing.T) {
@@ -32,7 +33,7 @@ func TestARoleOrTransferThatCannotBeIsRefusedWithWhatToDo(t *testing.T) {
 	for option, want := range map[string]string{
 		"http://p,role=prefil":               `role "prefil" is none of prefill, decode, both`,
 		"http://p,role=kv_producer":          "none of prefill, decode, both",
-		"http://p,connector=nixxl":           `connector "nixxl" is none of mooncake, nixl, nixl_push, nixl_two_way, p2p, sglang, shared, trtllm, none`,
+		"http://p,connector=nixxl":           `connector "nixxl" is none of ` + strings.Join(connector.Names(), ", ") + ", none",
 		"http://p,transfer_host=h:5600":      "the port goes into transfer_port",
 		"http://p,transfer_port=0":           "transfer_port is not a number within 1..65535",
 		"http://p,transfer_port=65536":       "transfer_port is not a number within 1..65535",
