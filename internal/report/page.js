@@ -42,10 +42,18 @@ function head() {
 const answeredDiffers = s => s != null && s.answered_share > s.share;
 const sloHead = s => `≤ ${ms(s.ttft_ms)}${s.tpot_ms ? ", " + ms(s.tpot_ms) : ""}`;
 
+// The share of the requests that were divided into a prefill leg and a decode leg; null if none could be.
+const divided = r => {
+  const t = r.transfers || {}, all = Object.values(t.bypassed || {}).reduce((a, n) => a + n, t.divided || 0);
+  return all ? percent((t.divided || 0) / all) : null;
+};
+
 function summary() {
   const lat = (k, q) => r => r[k] && r[k].count ? r[k][q] : null;
   const columns = [
-    ["run", null, label], ["hit", "max", r => r.hit_rate, percent],
+    ["run", null, label],
+    ...(runs.some(divided) ? [["divided", null, divided, v => v]] : []),
+    ["hit", "max", r => r.hit_rate, percent],
     ["TTFT mean", "min", lat("ttft_ms", "mean"), ms], ["p50", "min", lat("ttft_ms", "p50"), ms], ["p90", "min", lat("ttft_ms", "p90"), ms], ["p99", "min", lat("ttft_ms", "p99"), ms],
     ["ITL p50", "min", lat("itl_ms", "p50"), ms], ["p99", "min", lat("itl_ms", "p99"), ms],
     ["E2E mean", "min", lat("e2e_ms", "mean"), ms], ["p99", "min", lat("e2e_ms", "p99"), ms],

@@ -185,6 +185,9 @@ func TestThePageNeedsNothingElseAndLetsNothingOut(t *testing.T) {
 	if err := json.Unmarshal([]byte(data), &back); err != nil || back.Schema != Schema || len(back.Runs) != 2 {
 		t.Errorf("the page's data: %v", err)
 	}
+	if !strings.Contains(page, `["divided", null, divided,`) {
+		t.Error("the page does not show the share of divided requests")
+	}
 	if !strings.Contains(page, "prefers-color-scheme: dark") {
 		t.Error("the page has no dark scheme")
 	}
