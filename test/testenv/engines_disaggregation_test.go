@@ -377,30 +377,57 @@ func (p *pair) toolCalls(t *testing.T) {
 	}
 }
 
-// manyTurns plays a conversation. From the second turn on, the prefill engine reads what the decode engine computed.
+// manyTurns plays conversations. From the second turn on, the prefill engine reads what the decode engine computed.
 func (p *pair) manyTurns(t *testing.T) {
 	gateway := p.serve(t, "nixl_two_way", "--disaggregation", "always")
 	for _, stream := range []bool{false, true} {
 		var history []chatMessage
-		read := p.prefill.metric(t, "vllm:nixl_bytes_transferred_sum")
-		for turn := range 4 {
+		for turn := range 3 {
 			history = append(history, say("user", sentences(fmt.Sprintf("two%v%d", stream, turn), 30)))
 			body := map[string]any{"model": "tiny", "temperature": 0, "max_tokens": 120, "ignore_eos": true, "messages": history}
 			if stream {
 				body["stream"], body["stream_options"] = true, map[string]any{"include_usage": true}
 			}
-			text, err := json.Marshal(body)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := hear(t, gateway.URL, "/v1/chat/completions", string(text))
+			got := p.turn(t, gateway, "/v1/chat/completions", body, fmt.Sprintf("a chat, streamed %v, turn %d", stream, turn))
 			history = append(history, say("assistant", got.Text))
-			now := p.prefill.metric(t, "vllm:nixl_bytes_transferred_sum")
-			t.Logf("streamed %v, turn %d: the prefill engine read %v bytes", stream, turn, now-read)
-			read = now
-			got.says(t, hear(t, p.decode.url, "/v1/chat/completions", string(text)), fmt.Sprintf("turn %d", turn))
 		}
 	}
+	// The text of the tiny model does not become the same tokens again, so only a prompt of ids begins with an answer.
+	prompt := slices.Repeat([]int{70, 16, 15, 300, 458}, 20)
+	for turn := range 4 {
+		read := p.prefill.metric(t, "vllm:nixl_bytes_transferred_sum")
+		got := p.turn(t, gateway, "/v1/completions", map[string]any{"model": "tiny", "temperature": 0, "max_tokens": 800, "ignore_eos": true,
+			"return_token_ids": true, "prompt": prompt}, fmt.Sprintf("ids, turn %d", turn))
+		if read == p.prefill.metric(t, "vllm:nixl_bytes_transferred_sum") && turn > 0 {
+			t.Errorf("turn %d: the prefill engine read nothing", turn)
+		}
+		prompt = append(append(prompt, got.IDs...), 70, 16, 15, 300, 1000+turn)
+	}
+	var last struct {
+		Decisions []struct {
+			Fetched int `json:"fetched_tokens"`
+		}
+	}
+	testenv.JSON(t, gateway.Admin+"/admin/decisions?n=3", &last)
+	for i, d := range last.Decisions {
+		if d.Fetched < 700 {
+			t.Errorf("decision %d: %d tokens were fetched", i, d.Fetched)
+		}
+	}
+}
+
+// turn sends a turn of a conversation to the gateway, and to the decode engine alone.
+func (p *pair) turn(t *testing.T, gateway *testenv.Gateway, path string, body map[string]any, what string) *heard {
+	t.Helper()
+	text, err := json.Marshal(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := p.prefill.metric(t, "vllm:nixl_bytes_transferred_sum")
+	got := hear(t, gateway.URL, path, string(text))
+	t.Logf("%s: the prefill engine read %v bytes", what, p.prefill.metric(t, "vllm:nixl_bytes_transferred_sum")-read)
+	got.says(t, hear(t, p.decode.url, path, string(text)), what)
+	return got
 }
 
 func (p *pair) bypassed(t *testing.T) {
