@@ -96,7 +96,7 @@ func New(c Config) *Fleet {
 		byPlace: map[place]Holder{},
 		gone:    map[Holder]int64{},
 		turns:   map[string]*turns{},
-		links:   &links{pairs: map[pair]*linkState{}},
+		links:   newLinks(),
 	}
 	f.current.Store(&Snapshot{superseded: make(chan struct{}), pools: map[string]*Pool{}, links: f.links})
 	return f

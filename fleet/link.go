@@ -2,8 +2,10 @@ package fleet
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -48,17 +50,59 @@ const (
 	linkLongestRest = 10 * time.Minute
 )
 
-// links holds the links of a fleet. Readers and writers take mu for the time of one lookup.
+// links holds the links of a fleet. Readers take no lock, since each decision reads a link for each of its candidates.
 type links struct {
-	mu    sync.RWMutex
-	pairs map[pair]*linkState
+	mu    sync.Mutex                              // held by writers
+	pairs atomic.Pointer[map[WorkerID]*linksFrom] // by the worker that sends; the map is replaced when it changes
 	// near has a fit over the transfers of all pairs at the same distance. A pair without measurements has these times.
-	near [distances]fit
+	near [distances]atomic.Pointer[fit]
 }
 
-type pair struct{ from, to WorkerID }
+// linksFrom has the links from one worker by the worker that receives. The map is replaced when it changes.
+type linksFrom struct {
+	to atomic.Pointer[map[WorkerID]*atomic.Pointer[linkState]]
+}
 
-// linkState is what is known about a pair.
+func newLinks() *links {
+	l := &links{}
+	l.pairs.Store(&map[WorkerID]*linksFrom{})
+	for d := range l.near {
+		l.near[d].Store(&fit{})
+	}
+	return l
+}
+
+// find returns what is known about a pair, nil if nothing is.
+func (l *links) find(from, to WorkerID) *linkState {
+	if out := (*l.pairs.Load())[from]; out != nil {
+		if s := (*out.to.Load())[to]; s != nil {
+			return s.Load()
+		}
+	}
+	return nil
+}
+
+// set replaces what is known about a pair. l.mu is held.
+func (l *links) set(from, to WorkerID, s *linkState) {
+	out := (*l.pairs.Load())[from]
+	if out == nil {
+		out = &linksFrom{}
+		out.to.Store(&map[WorkerID]*atomic.Pointer[linkState]{})
+		more := maps.Clone(*l.pairs.Load())
+		more[from] = out
+		l.pairs.Store(&more)
+	}
+	if known := (*out.to.Load())[to]; known != nil {
+		known.Store(s)
+		return
+	}
+	more := maps.Clone(*out.to.Load())
+	more[to] = new(atomic.Pointer[linkState])
+	more[to].Store(s)
+	out.to.Store(&more)
+}
+
+// linkState is what is known about a pair. It is immutable.
 type linkState struct {
 	fit      fit
 	failures int   // failed transfers in a row
@@ -166,15 +210,13 @@ func assumedLink(a *Worker) Link {
 
 // Link returns how long KV blocks take from worker from to worker to, as learned so far. A pair without measurements
 // has the times of pairs at the same distance, by the labels nvlink, node and zone. If there are none, the times are
-// assumed. Link takes a lock for the time of one lookup.
+// assumed. Link takes no lock.
 func (s *Snapshot) Link(from, to *Worker) Link {
 	l := s.links
-	l.mu.RLock()
-	defer l.mu.RUnlock()
 	out := assumedLink(from)
-	out = l.near[distanceOf(from, to)].link(out)
+	out = l.near[distanceOf(from, to)].Load().link(out)
 	out.Samples = 0
-	if p := l.pairs[pair{from.ID, to.ID}]; p != nil {
+	if p := l.find(from.ID, to.ID); p != nil {
 		if p.fit.n > 0 {
 			out = p.fit.link(out)
 		}
@@ -193,13 +235,14 @@ type PairLink struct {
 // Links returns the pairs of present workers whose transfers were measured or failed, by the order of From and To.
 func (s *Snapshot) Links() []PairLink {
 	var list []PairLink
-	s.links.mu.RLock()
-	for key, p := range s.links.pairs {
-		if from, to := s.ByID(key.from), s.ByID(key.to); from != nil && to != nil {
-			list = append(list, PairLink{From: from, To: to, Failures: p.failures})
+	for id, out := range *s.links.pairs.Load() {
+		from := s.ByID(id)
+		for id, p := range *out.to.Load() {
+			if to := s.ByID(id); from != nil && to != nil {
+				list = append(list, PairLink{From: from, To: to, Failures: p.Load().failures})
+			}
 		}
 	}
-	s.links.mu.RUnlock()
 	for i := range list {
 		list[i].Link = s.Link(list[i].From, list[i].To)
 	}
@@ -216,19 +259,20 @@ func (f *Fleet) Transferred(from, to *Worker, tokens int, took time.Duration) {
 	l := f.links
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p := f.pair(from, to)
-	if p == nil {
+	p, ok := f.pair(from, to)
+	if !ok {
 		return
 	}
 	p.failures, p.until = 0, 0
-	if tokens <= 0 || took < 0 {
-		return
+	if tokens > 0 && took >= 0 {
+		ms := float64(took) / float64(time.Millisecond)
+		assumed := assumedLink(from)
+		near := *l.near[distanceOf(from, to)].Load()
+		p.fit.add(tokens, ms, near.link(assumed))
+		near.add(tokens, ms, assumed)
+		l.near[distanceOf(from, to)].Store(&near)
 	}
-	ms := float64(took) / float64(time.Millisecond)
-	assumed := assumedLink(from)
-	near := &l.near[distanceOf(from, to)]
-	p.fit.add(tokens, ms, near.link(assumed))
-	near.add(tokens, ms, assumed)
+	l.set(from.ID, to.ID, &p)
 }
 
 // TransferFailed notes that a transfer failed. After three failures in a row the pair gets no transfers for the time
@@ -237,43 +281,45 @@ func (f *Fleet) TransferFailed(from, to *Worker, now int64) (alone time.Duration
 	l := f.links
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p := f.pair(from, to)
-	if p == nil {
+	p, ok := f.pair(from, to)
+	if !ok {
 		return 0
 	}
-	if p.failures++; p.failures < linkFailures {
-		return 0
+	if p.failures++; p.failures >= linkFailures {
+		alone = linkLongestRest
+		if doubled := p.failures - linkFailures; doubled < 5 {
+			alone = min(alone, linkRest<<doubled)
+		}
+		p.until = now + int64(alone)
 	}
-	alone = linkLongestRest
-	if doubled := p.failures - linkFailures; doubled < 5 {
-		alone = min(alone, linkRest<<doubled)
-	}
-	p.until = now + int64(alone)
+	l.set(from.ID, to.ID, &p)
 	return alone
 }
 
-// pair returns the state of a pair, or nil if one of the workers has left: drop would not be called for it again.
-// f.links.mu is held.
-func (f *Fleet) pair(from, to *Worker) *linkState {
+// pair returns a copy of the state of a pair. ok is false if one of the workers has left: drop would not be called for
+// it again. f.links.mu is held.
+func (f *Fleet) pair(from, to *Worker) (p linkState, ok bool) {
 	if s := f.Snapshot(); s.ByID(from.ID) == nil || s.ByID(to.ID) == nil {
-		return nil
+		return p, false
 	}
-	l, key := f.links, pair{from.ID, to.ID}
-	p := l.pairs[key]
-	if p == nil {
-		p = &linkState{}
-		l.pairs[key] = p
+	if known := f.links.find(from.ID, to.ID); known != nil {
+		p = *known
 	}
-	return p
+	return p, true
 }
 
 // drop forgets the pairs of a worker that left.
 func (l *links) drop(id WorkerID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for key := range l.pairs {
-		if key.from == id || key.to == id {
-			delete(l.pairs, key)
+	left := maps.Clone(*l.pairs.Load())
+	delete(left, id)
+	for _, out := range left {
+		if to := *out.to.Load(); to[id] != nil {
+			to = maps.Clone(to)
+			delete(to, id)
+			out.to.Store(&to)
 		}
 	}
+	l.pairs.Store(&left)
 }
