@@ -33,6 +33,7 @@ const (
 	headerLevels = "X-Warmpath-Service-Levels" // the service levels of the request, if it may choose them
 
 	headerWorker    = "X-Warmpath-Worker"
+	headerPrefill   = "X-Warmpath-Prefill-Worker"
 	headerMatch     = "X-Warmpath-Match"
 	headerTrust     = "X-Warmpath-Trust"
 	headerModel     = "X-Warmpath-Model" // the model that answered, if it is not the one that the request names
@@ -437,6 +438,10 @@ const (
 func (x *exchange) showDecision(d *warmpath.Decision) {
 	h := x.w.Header()
 	h.Set(headerWorker, d.Worker.URL)
+	h.Del(headerPrefill) // of an earlier attempt
+	if d.Prefill != nil {
+		h.Set(headerPrefill, d.Prefill.Worker.URL)
+	}
 	h.Set(headerMatch, strconv.Itoa(x.rec.MatchTokens))
 	h.Set(headerPolicy, d.Policy)
 	h.Set(headerTrust, x.rec.Trust)

@@ -193,8 +193,8 @@ func TestADividedRequestHasTheAnswerOfOneEngine(t *testing.T) {
 		if strings.Contains(got, "remote_") || strings.Contains(got, "prompt_token_ids\":[") {
 			t.Errorf("%s: the client sees the transfer: %s", name, got)
 		}
-		if header.Get("X-Warmpath-Worker") != d.decode[0].URL() {
-			t.Errorf("%s: answered by %s", name, header.Get("X-Warmpath-Worker"))
+		if header.Get("X-Warmpath-Worker") != d.decode[0].URL() || header.Get("X-Warmpath-Prefill-Worker") != d.prefill[0].URL() {
+			t.Errorf("%s: answered by %s with %s", name, header.Get("X-Warmpath-Worker"), header.Get("X-Warmpath-Prefill-Worker"))
 		}
 	}
 	if p, n := d.prefill[0].Stats().Ranks[0], d.decode[0].Stats().Ranks[0]; p.Steps == 0 || n.Steps == 0 {
@@ -356,7 +356,7 @@ func TestAClientThatLeavesHoldsNothing(t *testing.T) {
 	}
 }
 
-func TestPromptLogprobsComeFromThePrefillLeg(t *testing.T) {
+func TestPromptLogprobsAndCachedTokensComeFromThePrefillLeg(t *testing.T) {
 	prefill := worker(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		if !bytes.Contains(body, []byte(`"do_remote_decode": true`)) && !bytes.Contains(body, []byte(`"do_remote_decode":true`)) {
@@ -364,14 +364,14 @@ func TestPromptLogprobsComeFromThePrefillLeg(t *testing.T) {
 		}
 		_, _ = io.WriteString(w, `{"choices":[{"index":0,"text":"a","finish_reason":"length","prompt_logprobs":[null,{"7":{"logprob":-1}}],"prompt_token_ids":[5,7]}],`+
 			`"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[[1]],"remote_engine_id":"e","remote_request_id":"r","remote_host":"10.0.0.1","remote_port":5600,"tp_size":1},`+
-			`"usage":{"prompt_tokens":2,"completion_tokens":1}}`)
+			`"usage":{"prompt_tokens":2,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":1}}}`)
 	})
 	decode := worker(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		if !bytes.Contains(body, []byte(`"prompt":[5,7]`)) || !bytes.Contains(body, []byte(`"prompt_logprobs":null`)) {
 			t.Errorf("decode leg: %s", body)
 		}
-		_, _ = io.WriteString(w, `{"choices":[{"index":0,"text":"ab","finish_reason":"stop","prompt_logprobs":null}],"kv_transfer_params":{"remote_block_ids":[[9]]},"usage":{"prompt_tokens":2,"completion_tokens":2}}`)
+		_, _ = io.WriteString(w, `{"choices":[{"index":0,"text":"ab","finish_reason":"stop","prompt_logprobs":null}],"kv_transfer_params":{"remote_block_ids":[[9]]},"usage":{"prompt_tokens":2,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":2}}}`)
 	})
 	f := serveLegs(t, nil)
 	for url, role := range map[string]fleet.Role{prefill: fleet.RolePrefill, decode: fleet.RoleDecode} {
@@ -383,7 +383,7 @@ func TestPromptLogprobsComeFromThePrefillLeg(t *testing.T) {
 	}
 	defer func() { _ = resp.Body.Close() }()
 	got, _ := io.ReadAll(resp.Body)
-	want := `{"choices":[{"index":0,"text":"ab","finish_reason":"stop","prompt_logprobs":[null,{"7":{"logprob":-1}}]}],"kv_transfer_params":null,"usage":{"prompt_tokens":2,"completion_tokens":2}}`
+	want := `{"choices":[{"index":0,"text":"ab","finish_reason":"stop","prompt_logprobs":[null,{"7":{"logprob":-1}}]}],"kv_transfer_params":null,"usage":{"prompt_tokens":2,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":1}}}`
 	if string(got) != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

@@ -101,7 +101,7 @@ func (l *legs) trimmed(answer []byte) []byte {
 		edits = append(edits, api.Edit{Name: "kv_transfer_params", Value: []byte("null")})
 	}
 	first := members(l.answer.body)
-	if l.connector.Together() && present(m["usage"]) { // otherwise the engine has carried the number over
+	if present(m["usage"]) { // for a decode worker all tokens are cached that came with the blocks; some connectors carry the number over
 		const details = "prompt_tokens_details" // has cached_tokens
 		if v := members(first["usage"])[details]; present(v) {
 			edits = append(edits, api.Edit{Name: "usage", Value: api.AppendEdited(nil, m["usage"], api.Edit{Name: details, Value: v})})
