@@ -368,7 +368,11 @@ func (a *Admin) explain(w http.ResponseWriter, r *http.Request) {
 		Dialect: d, Body: body.Bytes, Header: header, Tenant: r.URL.Query().Get("tenant"), Policies: names,
 	})
 	if err != nil {
-		problem(w, api.AsError(err).Status, err)
+		status := api.AsError(err).Status
+		if cause := api.CauseOf(err); errors.Is(cause, warmpath.ErrNoWorker) {
+			err = cause // a client is told to try again; an operator can be told why
+		}
+		problem(w, status, err)
 		return
 	}
 	snapshot := a.Router.Fleet().Snapshot()

@@ -241,6 +241,19 @@ func TestAnExplanationSaysThatNoWorkerServesWholeRequests(t *testing.T) {
 	}
 }
 
+func TestAnExplanationSaysThatAllWorkersOnlyComputePrompts(t *testing.T) {
+	a, f := newAdmin(t, admin.DefaultConfig(), nil)
+	pair(f)
+	for _, w := range f.Snapshot().Workers() {
+		facts := w.Facts
+		facts.Role = fleet.RolePrefill
+		f.Put(w.URL, facts)
+	}
+	if status, text := ask(t, a, "POST", "/admin/explain", question); status != 503 || !strings.Contains(text, "all its workers have the role prefill") {
+		t.Errorf("%d: %s", status, text)
+	}
+}
+
 func TestWorkersShowRolesAndLinks(t *testing.T) {
 	a, f := newAdmin(t, admin.DefaultConfig(), nil)
 	workers := func() (got admin.Workers) {
