@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -69,11 +70,12 @@ type Admin struct {
 	Parts
 	// key is the digest of the admin key. Digests are compared instead of keys, because the time of the comparison then
 	// reveals nothing about the key.
-	key     [sha256.Size]byte
-	guarded bool
-	routes  http.Handler
-	methods map[string][]string // the methods that each path answers
-	playing atomic.Bool         // a prediction is being simulated
+	key      [sha256.Size]byte
+	guarded  bool
+	routes   http.Handler
+	methods  map[string][]string // the methods that each path answers
+	changing sync.Mutex          // is held while the role of a worker is changed
+	playing  atomic.Bool         // a prediction is being simulated
 }
 
 // New returns the handler. cfg has passed Validate, and cfg.Key has been read.

@@ -97,6 +97,12 @@ func (a *Admin) changeRole(w http.ResponseWriter, r *http.Request) {
 		answer(w, http.StatusOK, out)
 		return
 	}
+	if !a.changing.TryLock() { // each of two changes could rely on the worker that the other one changes
+		problem(w, http.StatusConflict, errors.New("the role of a worker is being changed, and the router changes one at a time; try again after the answer to that order"))
+		return
+	}
+	defer a.changing.Unlock()
+	snapshot = a.Router.Fleet().Snapshot()
 	if what := unserved(snapshot, worker, role); what != "" && !c.Force {
 		problem(w, http.StatusConflict, fmt.Errorf("%s; add one first, or send \"force\": true", what))
 		return
@@ -115,6 +121,11 @@ func (a *Admin) changeRole(w http.ResponseWriter, r *http.Request) {
 	if err := a.Workers.SetRole(worker.URL, role); err != nil {
 		problem(w, statusOf(err), err)
 		return
+	}
+	if now := a.Router.Fleet().Snapshot().ByID(worker.ID); now != nil { // the next order must see it, before the probe
+		facts := now.Facts
+		facts.Role = role
+		a.Router.Fleet().Put(worker.URL, facts)
 	}
 	a.Log.Info("an operator changed the role of a worker", "worker", worker.URL, "before", out.Before, "role", out.Role)
 	out.Changed = true

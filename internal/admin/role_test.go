@@ -88,3 +88,21 @@ func TestTheHitRateAfterAChangeIsThatOfTheLeg(t *testing.T) {
 		}
 	}
 }
+
+// The second order comes before the worker of the first one is probed again.
+func TestTwoChangesOfRolesDoNotRelyOnEachOther(t *testing.T) {
+	a, f, _ := changeable(t, admin.DefaultConfig())
+	pair(f)
+	for _, w := range f.Snapshot().Workers() {
+		facts := w.Facts
+		facts.Role = fleet.RoleBoth
+		f.Put(w.URL, facts)
+		f.SetHealth(w.ID, true, "")
+	}
+	if status, text := ask(t, a, "POST", "/admin/workers/role", `{"url":"http://a:1","role":"prefill"}`); status != 200 {
+		t.Fatalf("%d %s", status, text)
+	}
+	if status, text := ask(t, a, "POST", "/admin/workers/role", `{"url":"http://b:1","role":"prefill"}`); status != 409 {
+		t.Errorf("no worker generates answers: %d %s", status, text)
+	}
+}
