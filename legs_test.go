@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -65,7 +66,7 @@ func TestALongPromptIsComputedApartFromBusyAnswers(t *testing.T) {
 		t.Errorf("the prefill leg has ended, and the load is %+v", a)
 	}
 	d.FirstToken(2*second + int64(300*time.Millisecond))
-	if tokens, took, measured := d.Transfer(); !measured || tokens != 12_000 || took <= 0 || took > 300*time.Millisecond {
+	if tokens, took, measured := d.Transfer(); !measured || tokens != 12_000 || took <= 0 || took >= 300*time.Millisecond {
 		t.Errorf("transfer of %d tokens in %v, %v", tokens, took, measured)
 	}
 	if l := w.fleet.Snapshot().Link(d.Prefill.Worker, d.Worker); l.Samples != 1 {
@@ -131,6 +132,64 @@ func TestEachReasonAgainstTwoWorkers(t *testing.T) {
 				t.Errorf("load of the prefill worker: %+v", a)
 			}
 		})
+	}
+}
+
+// What an engine without events has is learned from requests, so the tail of a prompt that it got before is short, too.
+func TestAShortTailIsKnownWithoutEvents(t *testing.T) {
+	w := newWorld(t, marginalOptions(policy.ModeAuto), serving(fleet.RolePrefill), serving(fleet.RoleDecode))
+	for h := range fleet.Holder(2) {
+		w.fleet.SetTrust(h, fleet.TrustApproximate, "no events")
+	}
+	long := prompt(1, 8000)
+	first := w.route(warmpath.Request{Tokens: long[:7840], Now: second})
+	if first.Worker.URL != "http://b" || first.Division.Bypass != policy.BypassCost {
+		t.Fatalf("%s; %+v", first, first.Division)
+	}
+	first.FirstToken(2 * second)
+	first.Done(fleet.OutcomeServed, 2*second)
+	if d := w.route(warmpath.Request{Tokens: long, Now: 3 * second}); d.Worker.URL != "http://b" || d.Division.Bypass != policy.BypassShort || d.Trust != fleet.TrustApproximate {
+		t.Errorf("%s; %+v", d, d.Division)
+	}
+}
+
+// overtakenLeg chooses the first worker without a request. At its first choice for a decode leg, another request takes
+// the place at that worker.
+type overtakenLeg struct {
+	recorder
+	other func()
+}
+
+func (o *overtakenLeg) Choose(q *policy.Query, c []policy.Candidate) policy.Pick {
+	pick := max(slices.IndexFunc(c, func(c policy.Candidate) bool { return c.Unpaired == "" && c.Load.Requests == 0 }), 0)
+	if other := o.other; other != nil && q.Leg == fleet.LegDecode {
+		o.other = nil
+		other()
+	}
+	return policy.Pick{Index: pick}
+}
+
+// If the place of the decode leg is lost before it is reserved, the place of the prefill leg is given back, and both
+// legs are decided anew.
+func TestALostPlaceOfOneLegFreesTheOther(t *testing.T) {
+	var o overtakenLeg
+	w := newWorld(t, warmpath.Options{MaxRequests: 1, Legs: warmpath.Legs{Mode: policy.ModeAlways},
+		Policy: policy.Spec{Name: "overtaken", Chooser: func() policy.Chooser { return &o }}},
+		serving(fleet.RolePrefill), serving(fleet.RoleDecode), serving(fleet.RoleDecode))
+	o.other = func() { w.loads(1, 1) }
+	d := w.route(warmpath.Request{Tokens: prompt(1, 900), Now: second})
+	loads := func() (n [3]int64) {
+		for h := range n {
+			n[h] = w.fleet.Snapshot().Load(fleet.Holder(h)).Requests
+		}
+		return n
+	}
+	if d.Prefill == nil || d.Worker.URL != "http://c" || loads() != [3]int64{1, 1, 1} {
+		t.Errorf("%s; loads %v", d, loads())
+	}
+	d.Done(fleet.OutcomeServed, 2*second)
+	if loads() != [3]int64{0, 1, 0} {
+		t.Errorf("the request has ended, and the loads are %v", loads())
 	}
 }
 
