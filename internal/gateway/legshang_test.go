@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -65,16 +66,20 @@ func TestNobodyWaitsForAnAbort(t *testing.T) {
 	f := serveLegs(t, func(s *settings) { s.policy = "kv_aware" })
 	release := make(chan struct{})
 	var aborts atomic.Int64
-	fails := func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
-		if r.URL.Path == "/abort_request" {
-			aborts.Add(1)
-			<-release
-			return
+	sent := make(chan struct{}) // the decode leg: if the prefill leg fails before, there is nothing to abort
+	fails := func(begin func()) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			if r.URL.Path == "/abort_request" {
+				aborts.Add(1)
+				<-release
+				return
+			}
+			begin()
+			w.WriteHeader(http.StatusInternalServerError)
 		}
-		w.WriteHeader(http.StatusInternalServerError)
 	}
-	sglangPair(t, f, fails, fails)
+	sglangPair(t, f, fails(func() { <-sent }), fails(sync.OnceFunc(func() { close(sent) })))
 	resp, err := f.client.Post(f.url+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"x"}`))
 	if err != nil {
 		t.Fatal(err)

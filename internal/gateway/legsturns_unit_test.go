@@ -61,6 +61,18 @@ func TestATurnIsFoundOnlyByItsOwnConversation(t *testing.T) {
 		t.Errorf("found %+v, %d bytes", got, s.bytes)
 	}
 	s.keep(turn(5), now)
+	if find(own, now, 1, 2, 3, 4, 5, 6) == nil {
+		t.Error("a turn is not found before its worker is started again")
+	}
+	f.Refused(w.ID)
+	if !f.Answered(w.ID, fleet.Signs{}) { // another process at the same URL
+		t.Fatal("no restart was seen")
+	}
+	if got := find(own, now, 1, 2, 3, 4, 5, 6); got != nil {
+		t.Errorf("found %+v after its worker was started again", got)
+	}
+	w = f.Snapshot().ByID(w.ID)
+	s.keep(turn(5), now)
 	f.Remove(w.ID)
 	put("http://a:1") // another process
 	if got := find(own, now, 1, 2, 3, 4, 5, 6); got != nil {
