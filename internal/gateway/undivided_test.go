@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -234,5 +235,62 @@ func TestNoDecodeLegIsSentBeforeThePrefillLeg(t *testing.T) {
 	}
 	if n := asked.Load(); n != 0 {
 		t.Errorf("%d decode legs without a prefill leg", n)
+	}
+}
+
+// Each leg names the rank that was chosen for it.
+func TestEachLegNamesItsRank(t *testing.T) {
+	var mu sync.Mutex
+	ranks := map[string]string{} // by the URL's host: that of the last leg
+	of := func(answer string) string {
+		return worker(t, func(w http.ResponseWriter, r *http.Request) {
+			mu.Lock()
+			defer mu.Unlock()
+			if strings.HasSuffix(r.URL.Path, "/completions") {
+				ranks["http://"+r.Host] = r.Header.Get("X-Data-Parallel-Rank")
+			}
+			_, _ = io.WriteString(w, answer)
+		})
+	}
+	prefill := of(`{"choices":[{"index":0,"text":"a","finish_reason":"length","prompt_token_ids":[5,7]}],"kv_transfer_params":{"do_remote_prefill":true,` +
+		`"remote_block_ids":[[1]],"remote_engine_id":"e","remote_request_id":"r","remote_host":"10.0.0.1","remote_port":5600,"tp_size":1}}`)
+	decode := of(`{"choices":[{"index":0,"text":"ab","finish_reason":"stop"}],"usage":{"prompt_tokens":2,"completion_tokens":2}}`)
+	f := serveLegs(t, nil)
+	for url, role := range map[string]fleet.Role{prefill: fleet.RolePrefill, decode: fleet.RoleDecode} {
+		f.fleet.Put(url, fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m"}}, BlockSize: 16, Role: role, Ranks: 4, DeclaredRanks: 4, Transfer: fleet.Transfer{Connector: "nixl"}})
+	}
+	for range 8 {
+		resp, err := f.client.Post(f.url+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"x"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		mu.Lock()
+		r := f.Telemetry.Last(1)[0]
+		if r.PrefillWorker != prefill || ranks[prefill] != fmt.Sprint(r.PrefillRank) || ranks[decode] != fmt.Sprint(r.Rank) {
+			t.Errorf("ranks %v: %+v", ranks, r)
+		}
+		mu.Unlock()
+	}
+}
+
+// The logprobs of the prompt of SGLang's own endpoint are those of the prefill engine, which has computed them.
+func TestPromptLogprobsOfGenerateComeFromThePrefillLeg(t *testing.T) {
+	of := func(answer string) string {
+		return worker(t, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			_, _ = io.WriteString(w, answer)
+		})
+	}
+	f := together(t, of(`{"text":"a","meta_info":{"finish_reason":{"type":"length","length":1},"prompt_tokens":2,"completion_tokens":1,"input_token_logprobs":[[null,5,null],[-1.5,7,null]]}}`),
+		of(`{"text":"ab","meta_info":{"finish_reason":{"type":"length","length":2},"prompt_tokens":2,"completion_tokens":2,"input_token_logprobs":[]}}`))
+	resp, err := f.client.Post(f.url+"/generate", "application/json", strings.NewReader(`{"text":"x","return_logprob":true,"logprob_start_len":0}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	got, _ := io.ReadAll(resp.Body)
+	if want := `{"text":"ab","meta_info":{"finish_reason":{"type":"length","length":2},"prompt_tokens":2,"completion_tokens":2,"input_token_logprobs":[[null,5,null],[-1.5,7,null]]}}`; resp.StatusCode != http.StatusOK || string(got) != want {
+		t.Errorf("status %d: %s\nwant %s", resp.StatusCode, got, want)
 	}
 }
