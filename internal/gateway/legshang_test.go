@@ -52,6 +52,35 @@ func TestAPrefillLegThatHangsIsGivenUp(t *testing.T) {
 	}
 }
 
+// An answer in one piece may begin and never go on. The request is then served by one worker.
+func TestADecodeLegThatHangsAfterItsHeadIsGivenUp(t *testing.T) {
+	f := serveLegs(t, func(s *settings) { s.gateway.TransferTimeout = 200 * time.Millisecond })
+	prefill := worker(t, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"choices":[{"index":0,"text":"a","finish_reason":"length"}],"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[[1]],`+
+			`"remote_engine_id":"P","remote_request_id":"r","remote_host":"10.0.0.1","remote_port":5600,"tp_size":1},"usage":{"prompt_tokens":2,"completion_tokens":1}}`)
+	})
+	decode := worker(t, func(w http.ResponseWriter, r *http.Request) {
+		if body, _ := io.ReadAll(r.Body); bytes.Contains(body, []byte("remote_engine_id")) {
+			_, _ = io.WriteString(w, `{"choices":[`)
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+			return
+		}
+		_, _ = io.WriteString(w, `{"model":"m","choices":[{"index":0,"text":"alone","finish_reason":"stop"}],"usage":{"prompt_tokens":2,"completion_tokens":1}}`)
+	})
+	for url, role := range map[string]fleet.Role{prefill: fleet.RolePrefill, decode: fleet.RoleDecode} {
+		f.fleet.Put(url, fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m"}}, BlockSize: 16, Role: role, Transfer: fleet.Transfer{Connector: "nixl"}})
+	}
+	resp, err := f.client.Post(f.url+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"x","max_tokens":1}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if got, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusOK || !bytes.Contains(got, []byte("alone")) {
+		t.Errorf("status %d: %s", resp.StatusCode, got)
+	}
+}
+
 // sglangPair adds a prefill worker and a decode worker like those of SGLang, and returns the worker of each leg.
 func sglangPair(t *testing.T, f *fixture, prefill, decode http.HandlerFunc) {
 	t.Helper()

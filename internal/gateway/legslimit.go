@@ -21,6 +21,7 @@ type legLimit struct {
 
 	mu    sync.Mutex // guards the fields below
 	timer *time.Timer
+	begun bool // the time was up, and an answer in one piece had begun: the leg ends at the next check
 	over  bool // the leg has ended by itself: the attempt may already be another one
 	late  bool // the limit has ended the leg
 }
@@ -80,15 +81,18 @@ func (n *legLimit) check() {
 	if !n.until.IsZero() {
 		wait = min(wait, time.Until(n.until))
 	}
-	if wait > 0 && n.l.prefillLives() {
+	if wait > 0 && !n.begun && n.l.prefillLives() {
 		n.timer.Reset(wait)
 		return
 	}
-	if n.leg == fleet.LegDecode && !n.l.pair.Stream {
-		n.late = x.attempt.Abandon() // an answer that has begun is complete soon
-	} else {
-		n.late = x.attempt.BreakOff() // the header may come before the blocks
+	if n.leg == fleet.LegDecode && !n.l.pair.Stream && !n.begun {
+		if n.late = x.attempt.Abandon(); !n.late { // an answer in one piece that has begun is complete soon
+			n.begun = true
+			n.timer.Reset(n.after)
+		}
+		return
 	}
+	n.late = x.attempt.BreakOff() // the header may come before the blocks
 }
 
 // prefillLives reports whether the prefill worker seems to be able to compute, and to send blocks.
