@@ -156,9 +156,12 @@ func (l *legs) keepTurn(answer []byte, now time.Time) {
 func (l *legs) takeTurn(body []byte) (with []byte, turn *keptTurn, reads bool) {
 	x, t, d := l.x, l.x.prepared.kept, l.d.Prefill
 	x.prepared.kept, x.prepared.route.Readable = nil, nil
-	now := time.Now()
-	if t == nil || t.worker.ID == d.Worker.ID || !d.Worker.Facts.Transfer.Pairs(&t.worker.Facts.Transfer) ||
-		!x.g.turns.take(t) || !now.Before(t.until) || t.gone(x.g.Fleet.Snapshot()) {
+	now, snap := time.Now(), x.g.Fleet.Snapshot()
+	if t == nil || t.worker.ID == d.Worker.ID || !d.Worker.Facts.Transfer.Pairs(&t.worker.Facts.Transfer) {
+		return nil, nil, false
+	}
+	// A release needs the same connection between the engines as a read. A pair that is left alone gets neither.
+	if link := snap.Link(t.worker, d.Worker); !link.Rested(now.UnixNano()) || !x.g.turns.take(t) || !now.Before(t.until) || t.gone(snap) {
 		return nil, nil, false
 	}
 	f := &t.worker.Facts
@@ -208,9 +211,7 @@ func (l *legs) prefillTurn(ctx context.Context, body []byte) (result proxy.Resul
 	}
 	g.turns.unreadable(turn)
 	g.Telemetry.LegFailed(fleet.LegPrefill.String(), telemetry.PhaseTransfer)
-	if reads {
-		g.Fleet.TransferFailed(turn.worker, to, time.Now().UnixNano())
-	}
+	g.Fleet.TransferFailed(turn.worker, to, time.Now().UnixNano())
 	x.rec.Failed = append(x.rec.Failed, to.URL+": "+redacted(describe(&result, to.URL), x.r)+", with KV blocks of "+turn.worker.URL)
 	l.answer = capture{}
 	return l.sendPrefill(ctx, body), true

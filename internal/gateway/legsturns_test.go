@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -246,5 +247,45 @@ func TestOnlyPlausibleTurnsAreKept(t *testing.T) {
 		if len(legs) != 2 || strings.Contains(legs[1], `"remote_engine_id":"D"`) != reads || strings.Contains(legs[0], "remote_engine_id") {
 			t.Errorf("%s: prefill legs %q", kept, legs)
 		}
+	}
+}
+
+// Engines that cannot reach each other can neither read nor release. After three failures the next turns try neither.
+func TestAPairThatIsLeftAloneGetsNoReleases(t *testing.T) {
+	const prompt = `1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20`
+	var tried atomic.Int64
+	prefill := worker(t, func(w http.ResponseWriter, r *http.Request) {
+		if body, _ := io.ReadAll(r.Body); strings.Contains(string(body), `"remote_engine_id":"D"`) {
+			tried.Add(1)
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		_, _ = io.WriteString(w, `{"choices":[{"index":0,"text":"a","finish_reason":"length"}],"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[[1,2]],`+
+			`"remote_engine_id":"P","remote_request_id":"r","remote_host":"10.0.0.1","remote_port":5600,"tp_size":1},"usage":{"prompt_tokens":20,"completion_tokens":1}}`)
+	})
+	decode := worker(t, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"choices":[{"index":0,"text":"abc","finish_reason":"stop","prompt_token_ids":[`+prompt+`],"token_ids":[21,22,23]}],`+
+			`"kv_transfer_params":{"do_remote_decode":true,"remote_block_ids":[[7,8]],"remote_num_tokens":22,"remote_engine_id":"D","remote_request_id":"r","remote_host":"10.0.0.2","remote_port":5600,"tp_size":1},`+
+			`"usage":{"prompt_tokens":20,"completion_tokens":3}}`)
+	})
+	f := serve(t, nil)
+	if err := f.Router.ChangePolicies(warmpath.PolicyChange{Standard: "kv_aware", Legs: warmpath.Legs{Mode: policy.ModeAlways}}); err != nil {
+		t.Fatal(err)
+	}
+	for url, role := range map[string]fleet.Role{prefill: fleet.RolePrefill, decode: fleet.RoleDecode} {
+		f.fleet.Put(url, fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m"}}, BlockSize: 16, Role: role, Transfer: fleet.Transfer{Connector: "nixl_two_way"}})
+	}
+	for range 8 {
+		resp, err := f.client.Post(f.url+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":[`+prompt+`,21,22,23,24],"max_tokens":3}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if r := f.Telemetry.Last(1)[0]; resp.StatusCode != http.StatusOK || r.PrefillWorker == "" {
+			t.Errorf("status %d: %+v", resp.StatusCode, r)
+		}
+	}
+	if n := tried.Load(); n != 3 {
+		t.Errorf("%d legs read or released the blocks of a worker that cannot be reached, want 3", n)
 	}
 }
