@@ -103,13 +103,18 @@ func (a *Admin) changeRole(w http.ResponseWriter, r *http.Request) {
 	}
 	defer a.changing.Unlock()
 	snapshot = a.Router.Fleet().Snapshot()
+	now := snapshot.ByID(worker.ID) // an order that has just ended may have changed its role
+	if now == nil || now.Facts.Role != worker.Facts.Role {
+		problem(w, http.StatusConflict, fmt.Errorf("the role of %s has just changed; look at GET /admin/workers, and send the order again", worker.URL))
+		return
+	}
 	if what := unserved(snapshot, worker, role); what != "" && !c.Force {
 		problem(w, http.StatusConflict, fmt.Errorf("%s; add one first, or send \"force\": true", what))
 		return
 	}
 	if switches && role != worker.Facts.Role {
 		// The switch goes on if the operator's client leaves: half of a switch helps nobody.
-		if out.Engine, err = a.Gateway.SwitchRole(context.WithoutCancel(r.Context()), worker, role, drain); err != nil {
+		if out.Engine, err = a.Gateway.SwitchRole(context.WithoutCancel(r.Context()), worker, role, drain, func() error { return a.Workers.SetRole(worker.URL, role) }); err != nil {
 			status := http.StatusBadGateway
 			if errors.Is(err, gateway.ErrNotTold) {
 				status = http.StatusConflict

@@ -12,6 +12,7 @@ import (
 
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/connector"
 	"github.com/warmpath/warmpath/internal/proxy"
 )
 
@@ -28,11 +29,13 @@ var ErrNotTold = errors.New("the engine was not told")
 func SwitchesRole(w *fleet.Worker) bool { return w.Facts.Engine == fleet.EngineSGLang }
 
 // SwitchRole drains a worker, tells its engine to change its role, and ends the drain. The engine drops its cache. If
-// the engine cannot serve any more, the worker stays drained. SwitchRole returns what the engine answered.
+// the engine cannot serve any more, the worker stays drained. SwitchRole returns what the engine answered. After the
+// engine has changed its role, SwitchRole calls switched, which has the worker probed: a prefill worker stays drained
+// until the probe has found where other engines find it.
 //
 // The engine refuses the switch while it has requests. If it fails after it has given up the old role, it serves no
 // requests until it is restarted (safe_to_restore is false). An error that is [ErrNotTold] means that nothing changed.
-func (g *Gateway) SwitchRole(ctx context.Context, w *fleet.Worker, role fleet.Role, limit time.Duration) (said string, err error) {
+func (g *Gateway) SwitchRole(ctx context.Context, w *fleet.Worker, role fleet.Role, limit time.Duration, switched func() error) (said string, err error) {
 	if role == fleet.RoleBoth {
 		return "", fmt.Errorf("%w: SGLang has the roles prefill and decode only", ErrNotTold)
 	}
@@ -77,6 +80,13 @@ func (g *Gateway) SwitchRole(ctx context.Context, w *fleet.Worker, role fleet.Ro
 			facts.Role = role
 			g.Fleet.Put(w.URL, facts)
 		}
+		if err := switched(); err != nil {
+			return said, err
+		}
+		if err := g.awaitConnector(ctx, w.ID); err != nil {
+			keep = true
+			return said, fmt.Errorf("it has its new role, and stays drained: %w; then end the drain with PATCH /admin/workers", err)
+		}
 		return said, nil
 	case result.Status == http.StatusNotFound:
 		return said, fmt.Errorf("the engine has no %s: SGLang has it since 0.5.23", roleSwitch)
@@ -92,4 +102,35 @@ func (g *Gateway) SwitchRole(ctx context.Context, w *fleet.Worker, role fleet.Ro
 		return said, fmt.Errorf("it gave up its old role and failed, and stays drained: %s; restart it", did.Message)
 	}
 	return said, fmt.Errorf("it refused: %s", cmp.Or(did.Message, said))
+}
+
+// probed is how long a worker that has changed its role is waited for, until a probe has found what its connector needs.
+// Probes are some seconds apart.
+const probed = 20 * time.Second
+
+// awaitConnector waits until the router knows where other engines find a worker that computes prompts. A decode worker
+// reports no such address.
+func (g *Gateway) awaitConnector(ctx context.Context, id fleet.WorkerID) error {
+	ctx, cancel := context.WithTimeout(ctx, probed)
+	defer cancel()
+	for {
+		snap := g.Fleet.Snapshot()
+		w := snap.ByID(id)
+		if w == nil || w.Facts.Role == fleet.RoleDecode {
+			return nil
+		}
+		c, known := connector.Find(w.Facts.Transfer.Connector)
+		if !known {
+			return nil
+		}
+		err := c.Ready(&connector.Pair{Prefill: connector.End{URL: w.URL, Ranks: len(w.Holders), FirstRank: w.Facts.FirstRank, Transfer: w.Facts.Transfer}})
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-snap.Superseded():
+		case <-ctx.Done():
+			return err
+		}
+	}
 }

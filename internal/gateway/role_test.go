@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // The engine's answers are those of SGLang 0.5.23 (srt/disaggregation/role_switch.py).
@@ -50,7 +51,7 @@ func TestARoleIsSwitchedAtAnIdleWorkerOnly(t *testing.T) {
 			})
 			f = serve(t, func(s *settings) { s.facts.Engine, s.facts.Role = fleet.EngineSGLang, fleet.RolePrefill }, url)
 			w := f.fleet.Snapshot().Workers()[0]
-			said, err := f.SwitchRole(t.Context(), w, fleet.RoleDecode, time.Minute)
+			said, err := f.SwitchRole(t.Context(), w, fleet.RoleDecode, time.Minute, unprobed)
 			if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) || said != c.answer {
 				t.Errorf("%q, %v", said, err)
 			}
@@ -72,10 +73,41 @@ func TestABusyWorkerIsNotToldToSwitch(t *testing.T) {
 		t.Fatal("not reserved")
 	}
 	defer r.Release(time.Now().UnixNano())
-	if _, err := f.SwitchRole(t.Context(), w, fleet.RoleDecode, 100*time.Millisecond); err == nil || !strings.Contains(err.Error(), "still has requests after 100ms") {
+	if _, err := f.SwitchRole(t.Context(), w, fleet.RoleDecode, 100*time.Millisecond, unprobed); err == nil || !strings.Contains(err.Error(), "still has requests after 100ms") {
 		t.Errorf("%v", err)
 	}
 	if f.fleet.Snapshot().Workers()[0].Draining {
 		t.Error("it is still drained")
 	}
 }
+
+// A decode worker has no bootstrap server. After it became a prefill worker, it gets no legs before the router knows
+// where other engines find it.
+func TestANewPrefillWorkerGetsNoLegsBeforeItsAddressIsKnown(t *testing.T) {
+	f := serve(t, func(s *settings) {
+		s.facts.Engine, s.facts.Role = fleet.EngineSGLang, fleet.RoleDecode
+		s.facts.Transfer = fleet.Transfer{Connector: "sglang", LegsOnly: true}
+	}, worker(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/pd_role_switch" {
+			_, _ = io.WriteString(w, `{"success":true,"message":"ok"}`)
+		}
+	}))
+	w := f.fleet.Snapshot().Workers()[0]
+	ended := make(chan error, 1)
+	go func() { // ends with the switch
+		_, err := f.SwitchRole(t.Context(), w, fleet.RolePrefill, time.Minute, unprobed)
+		ended <- err
+	}()
+	testenv.Until(t, "the worker has its new role", func() bool { return f.fleet.Snapshot().Workers()[0].Facts.Role == fleet.RolePrefill })
+	if !f.fleet.Snapshot().Workers()[0].Draining || len(ended) > 0 {
+		t.Error("the drain has ended")
+	}
+	facts := f.fleet.Snapshot().Workers()[0].Facts
+	facts.Transfer.Host, facts.Transfer.Port = "10.0.0.1", 8998
+	f.fleet.Put(w.URL, facts)
+	if err := <-ended; err != nil || f.fleet.Snapshot().Workers()[0].Draining {
+		t.Errorf("%v", err)
+	}
+}
+
+func unprobed() error { return nil }

@@ -179,7 +179,7 @@ func TestARoleChangeWhoseDrainIsTooShortIsUndone(t *testing.T) {
 		first <- said{status, text}
 	}()
 	testenv.Until(t, "the worker drains", func() bool { return roleOf(t, f.Gateway, url).Draining })
-	if status, text := changeRole(t, f.Gateway, "", fmt.Sprintf(`{"url":%q,"role":"decode"}`, url)); status != http.StatusConflict || !strings.Contains(text, "is under way") {
+	if status, text := changeRole(t, f.Gateway, "", fmt.Sprintf(`{"url":%q,"role":"decode"}`, url)); status != http.StatusConflict || !strings.Contains(text, "is being changed") {
 		t.Errorf("a second order: %d %s", status, text)
 	}
 	if a := <-first; a.status != http.StatusConflict || !strings.Contains(a.text, "still has requests after 600ms") {

@@ -201,8 +201,17 @@ http {
 	for range 5 {
 		servedByAll(t, g, []*oneWay{f})
 	}
-	log, err := os.ReadFile(filepath.Join(dir, "access.log"))
-	if err != nil || strings.Contains(string(log), "HTTP/1.") || strings.Count(string(log), `chat/completions HTTP/2.0" 200`) != 40 {
-		t.Errorf("nginx saw %v %s", err, log)
+	var log []byte
+	testenv.WaitFor(t, 10*time.Second, "nginx to log the requests", func() error { // it writes a line after the answer
+		if log, err = os.ReadFile(filepath.Join(dir, "access.log")); err != nil {
+			return err
+		}
+		if n := strings.Count(string(log), `chat/completions HTTP/2.0" 200`); n != 40 {
+			return fmt.Errorf("%d requests: %s", n, log)
+		}
+		return nil
+	})
+	if strings.Contains(string(log), "HTTP/1.") {
+		t.Errorf("nginx saw %s", log)
 	}
 }
