@@ -104,10 +104,11 @@ func (h *hold) forget(a *held) {
 	}
 }
 
-// again lets a continue to wait after its turn, in its place. It returns false if the process drains.
-func (h *hold) again(a *held) bool {
+// again lets a continue to wait after its turn, in its place. It returns false if the process drains. x is a's exchange.
+func (h *hold) again(a *held, x *exchange) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	a.refused, a.retryAt = x.unreached, x.retryAt // run reads them at any time
 	switch {
 	case h.over:
 		if a.at != nil {

@@ -213,8 +213,7 @@ func (h *hold) await(ctx context.Context, x *exchange, why error) (d *warmpath.D
 			h.forget(a)
 			return nil, "failed", err
 		}
-		a.refused, a.retryAt = x.unreached, x.retryAt
-		if why = err; !h.again(a) { // a worker came and went
+		if why = err; !h.again(a, x) { // a worker came and went
 			return nil, "drained", errDraining
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -172,5 +173,43 @@ func TestAPrefillLegThatHasEndedIsNoLoad(t *testing.T) {
 	close(release)
 	if got, _ := io.ReadAll(resp.Body); !bytes.HasSuffix(got, []byte("data: [DONE]\n\n")) {
 		t.Errorf("%s", got)
+	}
+}
+
+// Held requests look for workers again while run reads when the next one may: the race detector sees if both use a
+// field at once.
+func TestHeldRequestsOfLegsWaitForADecodeWorker(t *testing.T) {
+	f := serveLegs(t, func(s *settings) { s.gateway.Hold.MaxWait = 10 * time.Second })
+	plain := func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"model":"m","choices":[{"index":0,"text":"a","finish_reason":"stop"}],"usage":{"prompt_tokens":2,"completion_tokens":1}}`)
+	}
+	facts := fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m"}}, BlockSize: 16, Role: fleet.RolePrefill, Transfer: fleet.Transfer{Connector: "nixl"}}
+	prefill := worker(t, plain)
+	f.fleet.Put(prefill, facts)
+	const requests = 20
+	statuses := make(chan int, requests)
+	for range requests {
+		go func() {
+			resp, err := f.client.Post(f.url+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"x"}`))
+			if err != nil {
+				statuses <- 0
+				return
+			}
+			_ = resp.Body.Close()
+			statuses <- resp.StatusCode
+		}()
+	}
+	testenv.Until(t, "the requests are held", func() bool { return strings.Contains(f.metrics(t), "warmpath_held_requests 20") })
+	for i := range 200 { // each gives all of them a turn, in vain
+		facts.Version = strconv.Itoa(i)
+		f.fleet.Put(prefill, facts)
+		_ = f.metrics(t)
+	}
+	facts.Role = fleet.RoleBoth
+	f.fleet.Put(worker(t, plain), facts)
+	for range requests {
+		if status := <-statuses; status != http.StatusOK {
+			t.Errorf("status %d", status)
+		}
 	}
 }
