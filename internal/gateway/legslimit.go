@@ -43,6 +43,9 @@ func (l *legs) limit(leg fleet.Leg, began time.Time) *legLimit {
 	return n
 }
 
+// leastCheck is the shortest time between two checks of a leg, but for the last one.
+const leastCheck = 10 * time.Millisecond
+
 // slack is how many times as long as predicted a leg may take.
 const slack = 4
 
@@ -77,7 +80,7 @@ func (n *legLimit) check() {
 	if n.over || x.begun.Load() {
 		return
 	}
-	wait := n.after
+	wait := max(n.after, leastCheck)
 	if !n.until.IsZero() {
 		wait = min(wait, time.Until(n.until))
 	}
@@ -92,7 +95,9 @@ func (n *legLimit) check() {
 		}
 		return
 	}
-	n.late = x.attempt.BreakOff() // the header may come before the blocks
+	if n.late = x.attempt.BreakOff(); !n.late { // BreakOff, because the header may come before the blocks
+		n.timer.Reset(leastCheck) // the leg has no connection yet
+	}
 }
 
 // prefillLives reports whether the prefill worker seems to be able to compute, and to send blocks.

@@ -101,3 +101,14 @@ func TestKeptTurnsAreBounded(t *testing.T) {
 		t.Errorf("%d turns of %d bytes are kept after the others ended", len(s.kept), s.bytes)
 	}
 }
+
+// The time of a leg may be up before the leg has a connection, which cannot be broken off yet.
+func TestTheLimitOfALegWithoutAConnectionIsCheckedAgain(t *testing.T) {
+	fired := make(chan struct{})
+	n := &legLimit{l: &legs{x: &exchange{}}, leg: fleet.LegPrefill, after: time.Nanosecond, until: time.Now(), timer: time.AfterFunc(0, func() { close(fired) })}
+	<-fired
+	n.check()
+	if n.late || !n.timer.Stop() {
+		t.Error("the limit is lost")
+	}
+}
