@@ -359,7 +359,7 @@ func (x *exchange) try(ctx context.Context, d *warmpath.Decision) (result proxy.
 	a.RequestID, a.Dialect, a.Writer, a.Model = x.rec.RequestID, x.dialect, x.w, x.prepared.read.Model
 	a.HTTP2 = x.r.ProtoMajor == 2
 	a.Unchecked = x.dialect.Unchecked() || x.prepared.read.Bytes
-	a.Whole, a.HoldStart = !x.prepared.read.Stream && !a.Unchecked, false
+	a.Whole, a.HoldStart, a.EditEvents = !x.prepared.read.Stream && !a.Unchecked, false, nil
 	a.Set = x.set[:0]
 	if d.Pinned && !x.prepared.rankChosen {
 		a.Set = append(a.Set, proxy.Field{Name: headerRank, Value: strconv.Itoa(d.Rank)})

@@ -222,6 +222,7 @@ func (l *legs) ended(result *proxy.Result, began, at time.Time) {
 	x := l.x
 	if result.Class == proxy.Success {
 		x.observeScopes(l.d.Prefill.Holder, fleet.OutcomeServed, good, at.UnixNano())
+		x.g.roster(l.d.Prefill.Worker.ID).prefilled.Store(at.UnixNano())
 		x.g.Telemetry.Leg(fleet.LegPrefill.String(), at.Sub(began))
 		x.rec.PrefillMS = milliseconds(at.Sub(began))
 		l.usage = result.Usage
@@ -239,7 +240,7 @@ func (l *legs) decode(ctx context.Context) proxy.Result {
 	x := l.x
 	// An engine may begin a stream before it knows whether the blocks came: vLLM 0.32.0 sends the role and the ids of
 	// the prompt, and then the error.
-	x.attempt.HoldStart = l.pair.Stream
+	x.attempt.HoldStart, x.attempt.EditEvents = l.pair.Stream, withoutTransfer
 	if !l.pair.Stream {
 		l.whole = &wholeAnswer{w: x.attempt.Writer}
 		x.attempt.Writer = l.whole

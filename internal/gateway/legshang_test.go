@@ -213,3 +213,68 @@ func TestHeldRequestsOfLegsWaitForADecodeWorker(t *testing.T) {
 		}
 	}
 }
+
+// A prefill worker whose queue is longer than the router knows ends legs one after the other. Its legs are not given up.
+func TestASlowPrefillWorkerThatEndsLegsKeepsItsQueue(t *testing.T) {
+	const legs, each, limit = 6, 150 * time.Millisecond, 300 * time.Millisecond
+	f := serveLegs(t, func(s *settings) { s.policy, s.gateway.TransferTimeout = "kv_aware", limit })
+	turn := make(chan struct{}, 1)
+	prefill := worker(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		turn <- struct{}{}
+		defer func() { <-turn }()
+		select {
+		case <-time.After(each):
+		case <-r.Context().Done():
+			return
+		}
+		_, _ = io.WriteString(w, `{"model":"m","choices":[{"index":0,"text":"a","finish_reason":"length"}],`+
+			`"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[[1]],"remote_engine_id":"e","remote_request_id":"r","remote_host":"10.0.0.1","remote_port":5600,"tp_size":1},`+
+			`"usage":{"prompt_tokens":2,"completion_tokens":1}}`)
+	})
+	decode := worker(t, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"model":"m","choices":[{"index":0,"text":"b","finish_reason":"stop"}],"usage":{"prompt_tokens":2,"completion_tokens":2}}`)
+	})
+	for url, role := range map[string]fleet.Role{prefill: fleet.RolePrefill, decode: fleet.RoleDecode} {
+		f.fleet.Put(url, fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m"}}, BlockSize: 16, Role: role, Transfer: fleet.Transfer{Connector: "nixl"}})
+	}
+	var all sync.WaitGroup
+	for range legs { // the last one waits for 0.9 s
+		all.Go(func() {
+			resp, err := f.client.Post(f.url+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"x"}`))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_ = resp.Body.Close()
+		})
+	}
+	all.Wait()
+	for _, r := range f.Telemetry.Last(legs) {
+		if r.Attempts != 1 || r.PrefillWorker == "" {
+			t.Errorf("%d attempts, %s", r.Attempts, r.Failed)
+		}
+	}
+}
+
+// The client never sees the parameters of the transfer, also if an engine sends them in a stream.
+func TestAStreamHasNoParametersOfTheTransfer(t *testing.T) {
+	f := serveLegs(t, func(s *settings) { s.policy = "kv_aware" })
+	sglangPair(t, f, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"model":"m","choices":[{"index":0,"text":"a","finish_reason":"length"}],"usage":{"prompt_tokens":2,"completion_tokens":1}}`)
+	}, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, `data: {"model":"m","choices":[{"index":0,"text":"a","finish_reason":null}]}`+"\n\n")
+		_, _ = io.WriteString(w, `data: {"model":"m","choices":[{"index":0,"text":"b","finish_reason":"stop"}],"kv_transfer_params":{"remote_host":"10.9.9.9"}}`+"\n\ndata: [DONE]\n\n")
+	})
+	resp, err := f.client.Post(f.url+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"x","stream":true}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	want := `data: {"model":"m","choices":[{"index":0,"text":"a","finish_reason":null}]}` + "\n\n" +
+		`data: {"model":"m","choices":[{"index":0,"text":"b","finish_reason":"stop"}],"kv_transfer_params":null}` + "\n\ndata: [DONE]\n\n"
+	if got, _ := io.ReadAll(resp.Body); string(got) != want {
+		t.Errorf("%s", got)
+	}
+}

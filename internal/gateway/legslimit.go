@@ -17,13 +17,14 @@ type legLimit struct {
 	l     *legs
 	leg   fleet.Leg
 	after time.Duration // Config.TransferTimeout
-	until time.Time     // the leg ends then; zero: only if the prefill worker is lost
 
-	mu    sync.Mutex // guards the fields below
-	timer *time.Timer
-	begun bool // the time was up, and an answer in one piece had begun: the leg ends at the next check
-	over  bool // the leg has ended by itself: the attempt may already be another one
-	late  bool // the limit has ended the leg
+	mu     sync.Mutex // guards the fields below
+	until  time.Time  // the leg ends then; zero: only if the prefill worker is lost
+	longer int        // how often a prefill leg may still get more time, because its worker ends other legs
+	timer  *time.Timer
+	begun  bool // the time was up, and an answer in one piece had begun: the leg ends at the next check
+	over   bool // the leg has ended by itself: the attempt may already be another one
+	late   bool // the limit has ended the leg
 }
 
 // limit begins the limit of a leg that is about to be sent with the attempt of l's exchange. It returns nil if there
@@ -33,7 +34,7 @@ func (l *legs) limit(leg fleet.Leg, began time.Time) *legLimit {
 	if after <= 0 {
 		return nil
 	}
-	n := &legLimit{l: l, leg: leg, after: after}
+	n := &legLimit{l: l, leg: leg, after: after, longer: mostLonger}
 	if takes, known := l.takes(leg); known {
 		n.until = began.Add(after + takes)
 	}
@@ -45,6 +46,10 @@ func (l *legs) limit(leg fleet.Leg, began time.Time) *legLimit {
 
 // leastCheck is the shortest time between two checks of a leg, but for the last one.
 const leastCheck = 10 * time.Millisecond
+
+// mostLonger is how often a prefill leg gets more time. A worker that ends some legs and none of the others does not
+// keep these for longer.
+const mostLonger = 10
 
 // slack is how many times as long as predicted a leg may take.
 const slack = 4
@@ -84,6 +89,11 @@ func (n *legLimit) check() {
 	if !n.until.IsZero() {
 		wait = min(wait, time.Until(n.until))
 	}
+	if wait <= 0 && n.leg == fleet.LegPrefill && n.longer > 0 && n.l.prefills(n.after) {
+		n.longer--
+		wait = n.after
+		n.until = time.Now().Add(wait)
+	}
 	if wait > 0 && !n.begun && n.l.prefillLives() {
 		n.timer.Reset(wait)
 		return
@@ -98,6 +108,12 @@ func (n *legLimit) check() {
 	if n.late = x.attempt.BreakOff(); !n.late { // BreakOff, because the header may come before the blocks
 		n.timer.Reset(leastCheck) // the leg has no connection yet
 	}
+}
+
+// prefills reports whether the prefill worker has ended a leg in the last time d: its queue is longer than was known, but
+// it does not hang.
+func (l *legs) prefills(d time.Duration) bool {
+	return time.Now().UnixNano()-l.x.g.roster(l.d.Prefill.Worker.ID).prefilled.Load() < int64(d)
 }
 
 // prefillLives reports whether the prefill worker seems to be able to compute, and to send blocks.

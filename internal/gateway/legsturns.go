@@ -142,7 +142,7 @@ func (l *legs) keepTurn(answer []byte, now time.Time) {
 		return
 	}
 	k, ok := l.connector.Kept(answer, l.pair.Chat)
-	if size := l.d.Worker.Facts.BlockSize; !ok || size > 0 && k.Blocks*size < len(k.Tokens) {
+	if size := l.d.Worker.Facts.BlockSize; !ok || size <= 0 || k.Blocks*size < len(k.Tokens) {
 		return // an engine that is to read more blocks than there are dies
 	}
 	l.x.g.turns.keep(&keptTurn{
@@ -209,12 +209,14 @@ func (l *legs) prefillTurn(ctx context.Context, body []byte) (result proxy.Resul
 		// It is not the read that failed.
 		return result, true
 	}
-	g.turns.unreadable(turn)
-	g.Telemetry.LegFailed(fleet.LegPrefill.String(), telemetry.PhaseTransfer)
-	g.Fleet.TransferFailed(turn.worker, to, time.Now().UnixNano())
 	x.rec.Failed = append(x.rec.Failed, to.URL+": "+redacted(describe(&result, to.URL), x.r)+", with KV blocks of "+turn.worker.URL)
 	l.answer = capture{}
-	return l.sendPrefill(ctx, body), true
+	if result = l.sendPrefill(ctx, body); result.Class == proxy.Success { // otherwise the prompt or the worker is at fault
+		g.turns.unreadable(turn)
+		g.Telemetry.LegFailed(fleet.LegPrefill.String(), telemetry.PhaseTransfer)
+		g.Fleet.TransferFailed(turn.worker, to, time.Now().UnixNano())
+	}
+	return result, true
 }
 
 // continues reports whether the prompt that the prefill worker computed begins with a turn. An answer without the ids

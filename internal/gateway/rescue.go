@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/warmpath/warmpath"
@@ -17,6 +18,8 @@ const rescueTick = 50 * time.Millisecond
 type roster struct {
 	mu    sync.Mutex // guards the links; a goroutine that has locked mu may also read the exchanges in the list: see enter
 	first *exchange
+
+	prefilled atomic.Int64 // when a prefill leg ended well there last, in Unix nanoseconds
 }
 
 // roster returns a worker's roster, made on first use.

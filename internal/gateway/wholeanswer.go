@@ -128,6 +128,25 @@ func (l *legs) trimmed(answer []byte) []byte {
 	return api.AppendEdited(nil, answer, edits...)
 }
 
+// withoutTransfer returns events of a decode leg without the parameters of the transfer. vLLM 0.32.0 sends none in
+// streams; other engines and versions may.
+func withoutTransfer(events []byte) []byte {
+	const name = "kv_transfer_params"
+	if !bytes.Contains(events, []byte(name)) {
+		return events
+	}
+	var out []byte
+	for line := range bytes.Lines(events) {
+		payload, _ := bytes.CutPrefix(line, []byte("data:"))
+		if payload = bytes.TrimSpace(payload); !present(members(payload)[name]) {
+			out = append(out, line...)
+			continue
+		}
+		out = append(api.AppendEdited(append(out, "data: "...), payload, api.Edit{Name: name, Value: []byte("null")}), '\n')
+	}
+	return out
+}
+
 // present reports whether an object has a member, and the member is not null.
 func present(value []byte) bool { return len(value) > 0 && string(value) != "null" }
 

@@ -39,6 +39,9 @@ type Attempt struct {
 	// HoldStart means that nothing of a stream is forwarded before its first token, or its end, as far as maxHeld bytes
 	// suffice. If the stream breaks earlier, another worker may be asked.
 	HoldStart bool
+	// EditEvents, if set, returns events of a stream as they are forwarded. It may change and return its argument. An event
+	// that is larger than the proxy's buffer comes in parts.
+	EditEvents func(events []byte) []byte
 	// Unchecked means that a successful answer may contain anything, such as sound. It is forwarded as it comes, and is
 	// complete when its framing says so.
 	Unchecked bool

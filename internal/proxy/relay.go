@@ -219,6 +219,9 @@ func (x *exchange) pass(b []byte, last bool) bool {
 		x.ans.copyTo(h)
 		x.w.WriteHeader(x.ans.status)
 	}
+	if x.stream && x.a.EditEvents != nil {
+		b = x.a.EditEvents(b)
+	}
 	var err error
 	if len(b) > 0 {
 		_, err = x.w.Write(b)
