@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -19,18 +18,12 @@ import (
 	"github.com/warmpath/warmpath/internal/connector"
 	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/telemetry"
-	"github.com/warmpath/warmpath/policy"
 )
 
-const (
-	// maxPrefillAnswer bounds the memory for the answer of a prefill leg, in bytes. A prompt of a million tokens has 7
-	// MB of ids and half a megabyte of block ids.
-	maxPrefillAnswer = 16 << 20
-	// prefillGrace is how long a prefill leg may go on after the whole answer of the decode leg came. Usually it has
-	// ended long before. A leg that has not counts as a failed transfer: a worker that never ends its legs would delay
-	// each answer by this time.
-	prefillGrace = 2 * time.Second
-)
+// prefillGrace is how long a prefill leg may go on after the whole answer of the decode leg came. Usually it has
+// ended long before. A leg that has not counts as a failed transfer: a worker that never ends its legs would delay each
+// answer by this time.
+const prefillGrace = 2 * time.Second
 
 // legs is one attempt to serve a divided request at two workers. It belongs to the request's goroutine. If both legs
 // are sent together, a second goroutine writes first and broke: see together.
@@ -364,118 +357,4 @@ func (l *legs) together(ctx context.Context, prefill, decode blame) (proxy.Resul
 	}
 	l.release(&result)
 	return result, decode
-}
-
-// recordDivision writes into the record of the request whether it is divided, and why. What an earlier attempt left
-// there is removed.
-func (x *exchange) recordDivision(d *warmpath.Decision) {
-	n, rec := &d.Division, &x.rec
-	rec.Bypass, rec.PrefillWorker, rec.PrefillRank, rec.Division = string(n.Bypass), "", 0, nil
-	rec.PrefillMS, rec.TransferTokens, rec.TransferMS, rec.FetchedTokens, rec.FetchedFrom = 0, 0, 0, 0, ""
-	if !n.Considered {
-		return
-	}
-	rec.Division = DivisionOf(n)
-	x.g.Telemetry.Divided(rec.Bypass)
-	if d.Prefill != nil {
-		p := d.Prefill
-		rec.PrefillWorker, rec.PrefillRank = p.Worker.URL, p.Rank
-		// The prompt is computed there, so the match and the cached tokens of the request are those of the prefill leg.
-		rec.MatchTokens, rec.PredictedTokens, rec.AtRiskTokens, rec.Trust = p.MatchTokens, p.PredictedTokens, p.AtRiskTokens, p.Trust.String()
-	}
-}
-
-// capture is the writer of a leg whose answer does not go to the client.
-type capture struct {
-	header http.Header
-	body   []byte
-	over   bool // the answer is larger than maxPrefillAnswer
-}
-
-var errLongAnswer = errors.New("the answer is too long")
-
-// Header is part of http.ResponseWriter.
-func (c *capture) Header() http.Header {
-	if c.header == nil {
-		c.header = http.Header{}
-	}
-	return c.header
-}
-
-// WriteHeader is part of http.ResponseWriter.
-func (c *capture) WriteHeader(int) {}
-
-// Write is part of http.ResponseWriter.
-func (c *capture) Write(b []byte) (int, error) {
-	if len(c.body)+len(b) > maxPrefillAnswer {
-		c.over = true
-		return 0, errLongAnswer
-	}
-	c.body = append(c.body, b...)
-	return len(b), nil
-}
-
-// Flush is part of http.Flusher.
-func (c *capture) Flush() {}
-
-// undivided returns why a request of the dialect must not be divided, "" if it may be. The fields that a prefill leg
-// needs are known only for chats, completions and /generate.
-func undivided(d api.Dialect, p *prepared) policy.Bypass {
-	switch {
-	case d != api.OpenAIChat && d != api.OpenAICompletions && d != api.SGLangGenerate:
-		return policy.BypassEndpoint
-	case p.toolCalls, p.read.MixedScopes:
-		return policy.BypassRequest
-	}
-	return ""
-}
-
-// refuseForeign returns an error if the client sets a field that only the router may set, in the body or in the header:
-// such a field makes an engine read or write the memory of another engine.
-func refuseForeign(body []byte, h http.Header) error {
-	for name := range h {
-		if connector.ForeignHeader(name) {
-			return api.Invalid("", "the header field "+name+" says between which engines KV blocks move: only the router sets it; leave it out")
-		}
-	}
-	if field, found := connector.Foreign(body); found {
-		return api.Invalid(field, field+" says between which engines KV blocks move: only the router sets it; leave it out")
-	}
-	return nil
-}
-
-// afterLegs decides how the attempt after a failed divided attempt is made. b is the worker that failed. If keep is
-// true, the worker may get the next attempt, because it may serve the whole request.
-func (x *exchange) afterLegs(b blame, result *proxy.Result) (keep bool) {
-	q := &x.prepared.route
-	if x.rec.Attempts+1 >= x.most {
-		q.Undivided = policy.BypassOneWorker
-	}
-	switch {
-	case result.Class == proxy.BadAttempt:
-		q.Undivided = policy.BypassOneWorker
-		return true
-	case b.worker.ID == x.prefiller || errors.Is(result.Err, syscall.ECONNREFUSED) || x.begun.Load():
-		return false
-	}
-	// Either the blocks did not come, or the decode worker refused the request. It is not known which of the two
-	// workers is at fault. So the next attempt avoids both, if other workers can take their places. If no other can
-	// decode, this one computes the prompt itself.
-	pool, ok := x.g.Fleet.Snapshot().Pool(q.Model)
-	if !ok || pool.Decode == nil {
-		return false
-	}
-	others := func(p *fleet.Pool, than fleet.WorkerID) bool {
-		return slices.ContainsFunc(p.Workers, func(w *fleet.Worker) bool {
-			return w.Ready && w.ID != than && !slices.Contains(q.Exclude, w.ID)
-		})
-	}
-	if others(pool.Prefill, x.prefiller) {
-		q.Exclude = append(q.Exclude, x.prefiller)
-	}
-	if others(pool.Decode, b.worker.ID) {
-		return false
-	}
-	q.Undivided = policy.BypassOneWorker
-	return true
 }
