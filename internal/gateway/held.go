@@ -104,7 +104,8 @@ func (h *hold) forget(a *held) {
 	}
 }
 
-// again lets a continue to wait after its turn, in its place. It returns false if the process drains. x is a's exchange.
+// again lets a continue to wait after its turn, in its place. It returns false if the process drains. x is a's
+// exchange.
 func (h *hold) again(a *held, x *exchange) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -214,7 +214,8 @@ func TestHeldRequestsOfLegsWaitForADecodeWorker(t *testing.T) {
 	}
 }
 
-// A prefill worker whose queue is longer than the router knows ends legs one after the other. Its legs are not given up.
+// A prefill worker whose queue is longer than the router knows ends legs one after the other. Its legs are not given
+// up.
 func TestASlowPrefillWorkerThatEndsLegsKeepsItsQueue(t *testing.T) {
 	const legs, each, limit = 6, 150 * time.Millisecond, 300 * time.Millisecond
 	f := serveLegs(t, func(s *settings) { s.policy, s.gateway.TransferTimeout = "kv_aware", limit })

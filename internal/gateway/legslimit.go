@@ -110,8 +110,8 @@ func (n *legLimit) check() {
 	}
 }
 
-// prefills reports whether the prefill worker has ended a leg in the last time d: its queue is longer than was known, but
-// it does not hang.
+// prefills reports whether the prefill worker has ended a leg in the last time d: its queue is longer than was known,
+// but it does not hang.
 func (l *legs) prefills(d time.Duration) bool {
 	return time.Now().UnixNano()-l.x.g.roster(l.d.Prefill.Worker.ID).prefilled.Load() < int64(d)
 }

@@ -94,7 +94,8 @@ func (g *Gateway) SwitchRole(ctx context.Context, w *fleet.Worker, role fleet.Ro
 		keep = true
 		return said, fmt.Errorf("it did not answer, and stays drained: %w; look at its log, then end the drain with PATCH /admin/workers", api.CauseOf(result.Err))
 	case understood && !did.SafeToRestore && did.Message != "":
-		// SGLang also says so if nothing was changed, such as without --enable-pd-role-switch. A probe tells the two apart.
+		// SGLang also says so if nothing was changed, such as without --enable-pd-role-switch. A probe tells the two
+		// apart.
 		keep = g.Client.Forward(telling, &proxy.Attempt{Worker: w.URL, Method: http.MethodGet, Path: "/health", Header: http.Header{}, Unchecked: true,
 			Dialect: api.OpenAIChat, Writer: new(reply)}).Class != proxy.Success
 	}
@@ -104,8 +105,8 @@ func (g *Gateway) SwitchRole(ctx context.Context, w *fleet.Worker, role fleet.Ro
 	return said, fmt.Errorf("it refused: %s", cmp.Or(did.Message, said))
 }
 
-// probed is how long a worker that has changed its role is waited for, until a probe has found what its connector needs.
-// Probes are some seconds apart.
+// probed is how long a worker that has changed its role is waited for, until a probe has found what its connector
+// needs. Probes are some seconds apart.
 const probed = 20 * time.Second
 
 // awaitConnector waits until the router knows where other engines find a worker that computes prompts. A decode worker

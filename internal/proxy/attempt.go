@@ -16,22 +16,22 @@ type Attempt struct {
 	Method string // empty is POST
 	Path   string // the request target with its query, e.g. /v1/chat/completions
 	// Header is the client's request header. The proxy forwards all fields except Host, Content-Length, Expect,
-	// Accept-Encoding, hop-by-hop fields, and fields that the field Connection names. Accept-Encoding is left out because
-	// the proxy could not check a compressed answer.
+	// Accept-Encoding, hop-by-hop fields, and fields that the field Connection names. Accept-Encoding is left out
+	// because the proxy could not check a compressed answer.
 	Header http.Header
 	// Set has fields that replace fields of the request's header. An empty value removes the field.
 	Set []Field
 	// Body is the request body; it must not change until Forward has returned.
 	Body []byte
-	// RequestID is sent as X-Request-Id and shown to the client; see RequestID. If ShownID is not empty, the client sees
-	// ShownID instead.
+	// RequestID is sent as X-Request-Id and shown to the client; see RequestID. If ShownID is not empty, the client
+	// sees ShownID instead.
 	RequestID, ShownID string
 
 	// Dialect determines the form of the errors that the proxy writes, and what the watcher looks for.
 	Dialect api.Dialect
 	// Model is the model name that the answer should contain. Knows reports whether another name is acceptable; it must
-	// not keep the slice that it gets. If Model is empty or Knows is nil, any name is accepted. An answer without a name
-	// is always accepted.
+	// not keep the slice that it gets. If Model is empty or Knows is nil, any name is accepted. An answer without a
+	// name is always accepted.
 	Model string
 	Knows func(name []byte) bool
 	// Whole means that the client asked for an answer in one piece. An event stream is then a useless answer.
@@ -39,16 +39,16 @@ type Attempt struct {
 	// HoldStart means that nothing of a stream is forwarded before its first token, or its end, as far as maxHeld bytes
 	// suffice. If the stream breaks earlier, another worker may be asked.
 	HoldStart bool
-	// EditEvents, if set, returns events of a stream as they are forwarded. It may change and return its argument. An event
-	// that is larger than the proxy's buffer comes in parts.
+	// EditEvents, if set, returns events of a stream as they are forwarded. It may change and return its argument. An
+	// event that is larger than the proxy's buffer comes in parts.
 	EditEvents func(events []byte) []byte
 	// Unchecked means that a successful answer may contain anything, such as sound. It is forwarded as it comes, and is
 	// complete when its framing says so.
 	Unchecked bool
 	// Writer gets the answer. Fields that its header already has are kept: the worker's fields do not replace them.
 	Writer http.ResponseWriter
-	// HTTP2 means that the client speaks HTTP/2. A deadline for writing then ends the client's stream when it passes, also
-	// while nothing is written.
+	// HTTP2 means that the client speaks HTTP/2. A deadline for writing then ends the client's stream when it passes,
+	// also while nothing is written.
 	HTTP2 bool
 	// OnSent, if set, is called from Forward's goroutine each time the whole request was written to a connection.
 	OnSent func()
@@ -61,8 +61,8 @@ type Attempt struct {
 	// comes: the read brought no token, such as a comment or an empty event, but it shows that the worker lives.
 	OnAlive func(at time.Time)
 
-	// OnID, if set, is called once, from Forward's goroutine, before the id of the answer is forwarded. It must not keep
-	// the slice that it gets. It is not called for answers without an id.
+	// OnID, if set, is called once, from Forward's goroutine, before the id of the answer is forwarded. It must not
+	// keep the slice that it gets. It is not called for answers without an id.
 	OnID func(id []byte)
 
 	mu        sync.Mutex // guards the fields below
@@ -142,27 +142,27 @@ type Class uint8
 const (
 	// Success: the whole answer was forwarded, and every choice had its finish_reason.
 	Success Class = iota
-	// Rejected: the engine answered 3xx or 4xx, or began its answer with an error of such a code, and neither Limited nor
-	// Refused applies. The fault may be the request's or the worker's.
+	// Rejected: the engine answered 3xx or 4xx, or began its answer with an error of such a code, and neither Limited
+	// nor Refused applies. The fault may be the request's or the worker's.
 	Rejected
 	// Limited: the engine answered with 429, or with an error of code 429.
 	Limited
 	// ClientGone: the client left, or stopped reading. The worker's connection was closed immediately.
 	ClientGone
-	// Refused: the worker could not be reached, or answered that it takes no request now (a status of Config.RetryStatuses
-	// other than 500, or a text of Config.RetryTexts).
+	// Refused: the worker could not be reached, or answered that it takes no request now (a status of
+	// Config.RetryStatuses other than 500, or a text of Config.RetryTexts).
 	Refused
 	// Reset: the connection ended before the header of an answer was complete.
 	Reset
-	// HeaderTimeout: no complete header of an answer came in time, or the deadline of the context passed before a byte was
-	// forwarded.
+	// HeaderTimeout: no complete header of an answer came in time, or the deadline of the context passed before a byte
+	// was forwarded.
 	HeaderTimeout
 	// StreamTimeout: an answer began, and then no byte came for too long, or the deadline of the context passed.
 	StreamTimeout
 	// Protocol: the answer was not HTTP/1.1 or HTTP/1.0 in the strict form that the proxy accepts.
 	Protocol
-	// EngineError: the engine answered with a 5xx that is not Refused, reported an error in its answer, or ended a choice
-	// with the reason abort or error.
+	// EngineError: the engine answered with a 5xx that is not Refused, reported an error in its answer, or ended a
+	// choice with the reason abort or error.
 	EngineError
 	// Truncated: the answer ended too early, or without a finish_reason.
 	Truncated
@@ -172,14 +172,14 @@ const (
 	// Cut: the caller ended the attempt for a reason of its own. The reason is the cause of the context. The client
 	// gets the reason as its error.
 	Cut
-	// Abandoned: the caller ended the attempt before the first byte of an answer, by Attempt.Abandon, or in the middle of
-	// an answer, by Attempt.BreakOff.
+	// Abandoned: the caller ended the attempt before the first byte of an answer, by Attempt.Abandon, or in the middle
+	// of an answer, by Attempt.BreakOff.
 	Abandoned
 	// Local: this machine could not connect, because it has no descriptor, port or memory left. This says nothing about
 	// the worker.
 	Local
-	// BadAttempt: the attempt itself cannot be sent, because of its worker URL, its path or a header field. No connection
-	// was tried.
+	// BadAttempt: the attempt itself cannot be sent, because of its worker URL, its path or a header field. No
+	// connection was tried.
 	BadAttempt
 )
 
@@ -202,12 +202,12 @@ type Result struct {
 	// neither be retried nor answered with an error. While FirstByte is false, neither Writer nor its header was
 	// written.
 	FirstByte bool
-	// Retryable means that nothing reached the client, and that another worker may do better. Retryable is also true when
-	// the request itself may be at fault: then another worker's answer shows whether the request or the worker is.
+	// Retryable means that nothing reached the client, and that another worker may do better. Retryable is also true
+	// when the request itself may be at fault: then another worker's answer shows whether the request or the worker is.
 	Retryable bool
-	// Untaken means that the worker did not take the request: it could not be reached, it answered 503, or its answer has
-	// a text of Config.RetryTexts. A 502 or 504 does not say so: a proxy in front of an engine gives these statuses, too,
-	// when the engine died of the request.
+	// Untaken means that the worker did not take the request: it could not be reached, it answered 503, or its answer
+	// has a text of Config.RetryTexts. A 502 or 504 does not say so: a proxy in front of an engine gives these
+	// statuses, too, when the engine died of the request.
 	Untaken bool
 	// Abort means that the client has a part of an answer, and must see that the answer is incomplete. The handler must
 	// end with panic(http.ErrAbortHandler), after its own bookkeeping.
@@ -222,9 +222,9 @@ type Result struct {
 	RetryAfter time.Duration
 
 	Usage api.Usage
-	// Start is when the attempt began. Sent is when the request was written to the worker. FirstByteAt is when the first
-	// byte of the answer came. FirstTokenAt is when the first token was about to be forwarded. A time is zero if the event
-	// did not happen.
+	// Start is when the attempt began. Sent is when the request was written to the worker. FirstByteAt is when the
+	// first byte of the answer came. FirstTokenAt is when the first token was about to be forwarded. A time is zero if
+	// the event did not happen.
 	Start, Sent, FirstByteAt, FirstTokenAt time.Time
 	// BytesDown is the number of body bytes written to the client.
 	BytesDown int64
