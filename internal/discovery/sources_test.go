@@ -73,11 +73,13 @@ func TestAWorkerLeavesWhenItsRequestsHaveEnded(t *testing.T) {
 				if n, err := w.Remove("http://a", time.Minute); err != nil || (n > 0) != (test.ends > 0) {
 					t.Fatalf("%d requests, %v", n, err)
 				}
-				if fw := w.worker(t, "http://a"); !fw.Draining {
-					t.Error("the worker still gets requests")
-				}
-				if _, err := w.Add(Target{URL: "http://a"}); !errors.Is(err, ErrPresent) {
-					t.Errorf("added while it leaves: %v", err)
+				if test.ends > 0 { // without requests it may have left already
+					if fw := w.worker(t, "http://a"); !fw.Draining {
+						t.Error("the worker still gets requests")
+					}
+					if _, err := w.Add(Target{URL: "http://a"}); !errors.Is(err, ErrPresent) {
+						t.Errorf("added while it leaves: %v", err)
+					}
 				}
 				end := min(test.ends, max(test.leaves-2*time.Second, 0))
 				testenv.Pass(end)
