@@ -15,6 +15,9 @@ func RescueFrom(g *Gateway, w fleet.WorkerID) { g.rescueFrom(w) }
 // Rescues reports whether the budget allows to take a request away from a frozen worker now.
 func Rescues(g *Gateway) bool { return g.rescues.thousandths.Load() >= budgetToken }
 
+// Holds reports whether requests are held: before Serve has begun to, they are refused.
+func Holds(g *Gateway) bool { return g.hold.runs.Load() }
+
 // ShadowLookups returns the number of lookups under way for shadow policies.
 func (g *Gateway) ShadowLookups() int { return int(g.shadowLookups.Load()) }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/gateway"
 	"github.com/warmpath/warmpath/policy"
 	"github.com/warmpath/warmpath/test/testenv"
 )
@@ -179,13 +180,14 @@ func TestAPrefillLegThatHasEndedIsNoLoad(t *testing.T) {
 // Held requests look for workers again while run reads when the next one may: the race detector sees if both use a
 // field at once.
 func TestHeldRequestsOfLegsWaitForADecodeWorker(t *testing.T) {
-	f := serveLegs(t, func(s *settings) { s.gateway.Hold.MaxWait = 10 * time.Second })
+	f := serveLegs(t, func(s *settings) { s.gateway.Hold.MaxWait = time.Minute })
 	plain := func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `{"model":"m","choices":[{"index":0,"text":"a","finish_reason":"stop"}],"usage":{"prompt_tokens":2,"completion_tokens":1}}`)
 	}
 	facts := fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m"}}, BlockSize: 16, Role: fleet.RolePrefill, Transfer: fleet.Transfer{Connector: "nixl"}}
 	prefill := worker(t, plain)
 	f.fleet.Put(prefill, facts)
+	testenv.Until(t, "the gateway holds requests", func() bool { return gateway.Holds(f.Gateway) })
 	const requests = 20
 	statuses := make(chan int, requests)
 	for range requests {
@@ -199,13 +201,13 @@ func TestHeldRequestsOfLegsWaitForADecodeWorker(t *testing.T) {
 			statuses <- resp.StatusCode
 		}()
 	}
-	testenv.Until(t, "the requests are held", func() bool { return strings.Contains(f.metrics(t), "warmpath_held_requests 20") })
+	testenv.Until(t, "requests are held", func() bool { return !strings.Contains(f.metrics(t), "warmpath_held_requests 0\n") })
 	for i := range 200 { // each gives all of them a turn, in vain
 		facts.Version = strconv.Itoa(i)
 		f.fleet.Put(prefill, facts)
 		_ = f.metrics(t)
 	}
-	facts.Role = fleet.RoleBoth
+	facts.Role, facts.Transfer = fleet.RoleBoth, fleet.Transfer{}
 	f.fleet.Put(worker(t, plain), facts)
 	for range requests {
 		if status := <-statuses; status != http.StatusOK {
