@@ -112,9 +112,10 @@ func (a *Admin) changeRole(w http.ResponseWriter, r *http.Request) {
 		problem(w, http.StatusConflict, fmt.Errorf("%s; add one first, or send \"force\": true", what))
 		return
 	}
+	setRole := func() error { return a.Workers.SetRole(worker.URL, role) }
 	if switches && role != worker.Facts.Role {
 		// The switch goes on if the operator's client leaves: half of a switch helps nobody.
-		if out.Engine, err = a.Gateway.SwitchRole(context.WithoutCancel(r.Context()), worker, role, drain, func() error { return a.Workers.SetRole(worker.URL, role) }); err != nil {
+		if out.Engine, err = a.Gateway.SwitchRole(context.WithoutCancel(r.Context()), worker, role, drain, setRole); err != nil {
 			status := http.StatusBadGateway
 			if errors.Is(err, gateway.ErrNotTold) {
 				status = http.StatusConflict
@@ -122,12 +123,10 @@ func (a *Admin) changeRole(w http.ResponseWriter, r *http.Request) {
 			problem(w, status, fmt.Errorf("change the role of %s: %w", worker.URL, err))
 			return
 		}
-	}
-	if err := a.Workers.SetRole(worker.URL, role); err != nil {
+	} else if err := setRole(); err != nil {
 		problem(w, statusOf(err), err)
 		return
-	}
-	if now := a.Router.Fleet().Snapshot().ByID(worker.ID); now != nil { // the next order must see it, before the probe
+	} else if now := a.Router.Fleet().Snapshot().ByID(worker.ID); now != nil { // the next order must see it, before the probe
 		facts := now.Facts
 		facts.Role = role
 		a.Router.Fleet().Put(worker.URL, facts)
