@@ -71,9 +71,11 @@ func (x *exchange) newLegs(d *warmpath.Decision) (*legs, error) {
 	return l, c.Ready(&l.pair)
 }
 
-func endOf(r *warmpath.Record) connector.End {
-	f := &r.Worker.Facts
-	return connector.End{URL: r.Worker.URL, Rank: r.Rank, Ranks: len(r.Worker.Holders), FirstRank: f.FirstRank, Transfer: f.Transfer}
+func endOf(r *warmpath.Record) connector.End { return endAt(r.Worker, r.Rank) }
+
+// endAt returns a rank of a worker as connectors see it.
+func endAt(w *fleet.Worker, rank int) connector.End {
+	return connector.End{URL: w.URL, Rank: rank, Ranks: len(w.Holders), FirstRank: w.Facts.FirstRank, Transfer: w.Facts.Transfer}
 }
 
 // serveLegs serves a divided request. Before the call, the attempt of x is prepared for a whole request at the decode
@@ -169,10 +171,8 @@ func (x *exchange) fetching(body []byte, r *warmpath.Record) []byte {
 	if !known {
 		return body
 	}
-	f := &r.Source.Facts
-	source := connector.End{URL: r.Source.URL, Rank: r.SourceRank, Ranks: len(r.Source.Holders), FirstRank: f.FirstRank, Transfer: f.Transfer}
 	edited, err := c.AppendFetch(nil, body, &connector.Pair{
-		RequestID: x.rec.RequestID, Room: rand.Uint64() >> 1, Prefill: source, Decode: endOf(r), Batch: 1, Chat: x.dialect == api.OpenAIChat,
+		RequestID: x.rec.RequestID, Room: rand.Uint64() >> 1, Prefill: endAt(r.Source, r.SourceRank), Decode: endOf(r), Batch: 1, Chat: x.dialect == api.OpenAIChat,
 	}, nil)
 	if err != nil {
 		return body

@@ -83,7 +83,7 @@ func TestADecodeLegThatHangsAfterItsHeadIsGivenUp(t *testing.T) {
 	}
 }
 
-// sglangPair adds a prefill worker and a decode worker like those of SGLang, and returns the worker of each leg.
+// sglangPair adds a prefill worker and a decode worker like those of SGLang.
 func sglangPair(t *testing.T, f *fixture, prefill, decode http.HandlerFunc) {
 	t.Helper()
 	for url, role := range map[string]fleet.Role{worker(t, prefill): fleet.RolePrefill, worker(t, decode): fleet.RoleDecode} {

@@ -164,10 +164,9 @@ func (l *legs) takeTurn(body []byte) (with []byte, turn *keptTurn, reads bool) {
 	if link := snap.Link(t.worker, d.Worker); !link.Rested(now.UnixNano()) || !x.g.turns.take(t) || !now.Before(t.until) || t.gone(snap) {
 		return nil, nil, false
 	}
-	f := &t.worker.Facts
 	pair := &connector.Pair{
 		RequestID: l.pair.RequestID, Room: l.pair.Room, Batch: 1, Chat: l.pair.Chat, Decode: l.pair.Prefill,
-		Prefill: connector.End{URL: t.worker.URL, Rank: t.rank, Ranks: len(t.worker.Holders), FirstRank: f.FirstRank, Transfer: f.Transfer},
+		Prefill: endAt(t.worker, t.rank),
 	}
 	write := l.connector.AppendRelease
 	if reads = d.Fetched > 0 && d.Source != nil && d.Source.ID == t.worker.ID; reads {

@@ -124,7 +124,7 @@ func (g *Gateway) awaitConnector(ctx context.Context, id fleet.WorkerID) error {
 		if !known {
 			return nil
 		}
-		err := c.Ready(&connector.Pair{Prefill: connector.End{URL: w.URL, Ranks: len(w.Holders), FirstRank: w.Facts.FirstRank, Transfer: w.Facts.Transfer}})
+		err := c.Ready(&connector.Pair{Prefill: endAt(w, w.Facts.FirstRank)})
 		if err == nil {
 			return nil
 		}
