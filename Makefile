@@ -9,8 +9,7 @@ CACHE = $${XDG_CACHE_HOME:-$$HOME/.cache}/warmpath
 # the tests in the files of ./test/testenv whose names begin with $(1); an error when there is none, since `go test` would pass
 tests = '^($(or $(shell grep -ho '^func Test[A-Za-z0-9]*' test/testenv/$(1)_*_test.go | cut -c6- | paste -sd'|'),$(error no test in test/testenv/$(1)_*_test.go)))$$'
 
-.PHONY: help build check test race model hostile virtual times fuzz interop test-binary test-engines golden traces test-bench bench bench-engines demo tidy
-
+.PHONY: help build check test race model hostile virtual times fuzz interop test-binary test-fleet test-engines golden traces test-bench bench bench-engines tidy
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -54,6 +53,10 @@ interop: ## tests with real libzmq, the official OpenAI and Anthropic clients, a
 test-binary: build ## the built binary against mock engines: restarts, losses, deaths, disconnects
 	WARMPATH_BINARY=$(CURDIR)/bin/warmpath $(GO) test -count=1 -timeout 20m -run $(call tests,binary) ./test/testenv
 
+test-fleet: build ## many routers, index services and mock engines as processes, with a real NATS, Valkey and Redis; installs them (see test/interop.sh)
+	bash test/interop.sh
+	WARMPATH_INTEROP=1 WARMPATH_BINARY=$(CURDIR)/bin/warmpath $(GO) test -count=1 -timeout 20m -run $(call tests,fleet) ./test/testenv
+
 test-engines: build ## the built binary with real vLLM and SGLang on a CPU; installs them (6 GB in the cache folder) or fails
 	bash test/engines/setup.sh
 	WARMPATH_INTEROP=1 WARMPATH_ENGINES=$${WARMPATH_ENGINES:-$(CACHE)/engines} WARMPATH_BINARY=$(CURDIR)/bin/warmpath $(GO) test -count=1 -v -parallel 2 -timeout 45m -run $(call tests,engines) ./test/testenv
@@ -72,9 +75,6 @@ test-bench: ## vet and tests of the bench module
 
 bench-engines: ## routers side by side on real vLLM engines: 1 h 45 min; bench/engines/run.sh has shorter runs
 	bash bench/engines/run.sh
-
-demo: ## three policies on mock engines, side by side in one process
-	$(GO) run ./cmd/warmpath demo
 
 tidy: ## go.mod of every module
 	$(GO) mod tidy && for m in tools bench examples; do (cd $$m && $(GO) mod tidy) || exit 1; done

@@ -191,7 +191,7 @@ func TestCoreTouchesNothing(t *testing.T) {
 
 // maxPackages bounds the number of packages of this module, as `go list ./...` counts them. If a package has a single
 // caller, its code should be a file in the caller's package. A higher bound needs a design page with the reason.
-const maxPackages = 40
+const maxPackages = 46
 
 // TestTheArchitectureNamesThePackagesThatExist checks that ARCHITECTURE.md, the tables of this file, and the folders
 // have the same packages.

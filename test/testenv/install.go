@@ -9,7 +9,7 @@ import (
 
 // installed maps each target of make that installs software and then runs the tests that need it, to the environment
 // variable that the target sets for these tests. Other targets, such as golden, only install.
-var installed = map[string]string{"interop": "WARMPATH_INTEROP", "test-engines": "WARMPATH_ENGINES"}
+var installed = map[string]string{"interop": "WARMPATH_INTEROP", "test-fleet": "WARMPATH_INTEROP", "test-engines": "WARMPATH_ENGINES"}
 
 // Missing skips the test because what (some software) is not installed. Its message names the command that installs
 // what. The command may have several targets, as `make test-engines interop`. If one of these targets itself runs the
