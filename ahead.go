@@ -101,10 +101,7 @@ func (p *Prepared) matchAhead(k *promptKeys, at *moment) {
 	p.hashAhead(k)
 	for i := range k.ahead {
 		a := &k.ahead[i]
-		usable := len(p.request.Tokens) - a.width
-		if at.engine > 0 {
-			usable -= usable % at.engine
-		}
+		usable := usableTokens(len(p.request.Tokens)-a.width, at.engine)
 		p.addMatches(k.index, k.first(a.keys, usable), at.now)
 	}
 }

@@ -40,6 +40,7 @@ type Prepared struct {
 	matches []kvindex.Match // matches of confirmed blocks, by ascending holder
 	sent    []extent        // prompts that were sent and are not confirmed; a holder may be in the list twice
 	matched moment          // the lookup whose results are in matches and sent
+	lookups []Lookup        // the questions to an index outside of this process, with its answers
 
 	// Scratch memory of one decision.
 	text     []block.Token   // a part of the prompt's text
@@ -96,7 +97,10 @@ func (p *Prepared) release() {
 		return
 	}
 	p.empty()
-	p.elsewhere, p.matched = p.elsewhere[:0], moment{}
+	p.elsewhere, p.lookups, p.matched = p.elsewhere[:0], p.lookups[:0], moment{}
+	for all, i := p.lookups[:cap(p.lookups)], 0; i < len(all); i++ {
+		all[i] = Lookup{Matches: all[i].Matches[:0]}
+	}
 	for all, i := p.elsewhere[:cap(p.elsewhere)], 0; i < len(all); i++ {
 		all[i].empty()
 	}
@@ -201,17 +205,18 @@ func (p *Prepared) lookUp(at *moment, tokens int, fromText bool) {
 	// have the same block size, this limit is applied before matching. It could not be applied afterwards for a hybrid
 	// model, which also has sliding-window or state-space layers: there, a shorter match is not always a part of a longer
 	// match.
-	usable := max(tokens-1, 0)
-	if at.engine > 0 {
-		usable -= usable % at.engine
-	}
+	usable := usableTokens(tokens-1, at.engine)
 	keys := p.first(p.keys, usable)
 	p.matches, p.sent = p.matches[:0], p.sent[:0]
 	if at.learned != nil {
 		p.addSent(at.learned, keys, at.now)
 		return
 	}
-	p.matches = p.index.index.Match(keys, p.matches)
+	if p.router.options.RemoteIndex {
+		p.addAnswers(&p.promptKeys)
+	} else {
+		p.matches = p.index.index.Match(keys, p.matches)
+	}
 	p.addExpected(p.index, keys, at.now)
 	if fromText {
 		return
@@ -219,6 +224,9 @@ func (p *Prepared) lookUp(at *moment, tokens int, fromText bool) {
 	p.matchAhead(&p.promptKeys, at)
 	for i := range p.elsewhere {
 		k := &p.elsewhere[i]
+		if p.router.options.RemoteIndex {
+			p.addAnswers(k)
+		}
 		p.addMatches(k.index, k.first(k.keys, usable), at.now)
 		p.matchAhead(k, at)
 	}
@@ -236,16 +244,25 @@ func (p *Prepared) addMatches(x *modelIndex, keys []block.Key, now int64) {
 	known := len(p.sent)
 	p.addExpected(x, keys, now)
 	if from, to := uint32(x.hasher.Size()), uint32(p.index.hasher.Size()); from != to {
-		for i := range p.others {
-			m := &p.others[i]
-			m.Blocks, m.Full = m.Blocks*from/to, m.Full*from/to
-			for t := range m.Tier {
-				m.Tier[t] = m.Tier[t] * from / to
-			}
-		}
+		resize(p.others, int(from), int(to))
 		for i := known; i < len(p.sent); i++ {
 			p.sent[i].blocks = p.sent[i].blocks * from / to
 		}
 	}
 	p.matches = mergeMatches(p.matches, p.others)
+}
+
+// resize changes matches in blocks of from tokens into matches in blocks of to tokens.
+func resize(matches []kvindex.Match, from, to int) {
+	if from == to {
+		return
+	}
+	scale := func(blocks uint32) uint32 { return uint32(uint64(blocks) * uint64(from) / uint64(to)) }
+	for i := range matches {
+		m := &matches[i]
+		m.Blocks, m.Full = scale(m.Blocks), scale(m.Full)
+		for t := range m.Tier {
+			m.Tier[t] = scale(m.Tier[t])
+		}
+	}
 }
