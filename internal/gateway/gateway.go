@@ -50,6 +50,11 @@ type Parts struct {
 	// Scoped is called before a request with a cache salt or an extra key is sent to a rank of a worker. If the events of
 	// the worker's engine do not contain salts and extra keys, the worker's blocks must not be trusted for such requests.
 	Scoped func(url string, rank int, salt, extra string)
+	// Index is asked for the matches of each request, if the router has no index of its own
+	// (warmpath.Options.RemoteIndex); nil: it has one. A request waits for the answer at most for IndexTimeout; 0 is
+	// DefaultIndexTimeout.
+	Index        RemoteIndex
+	IndexTimeout time.Duration
 	// Outdated, if not nil, is called when a worker does not serve an adapter that it listed at its last probe. It must
 	// not block.
 	Outdated func(url string)
@@ -105,6 +110,9 @@ func New(cfg Config, parts Parts) *Gateway {
 	g.waiting = newWaiting(g, parts.Queue, parts.MaxRequests)
 	g.hold = newHold(g, cfg.Hold)
 	g.adapters = newAdapters(g)
+	if g.IndexTimeout <= 0 {
+		g.IndexTimeout = DefaultIndexTimeout
+	}
 	if parts.Tokens != nil {
 		parts.Tokens.Loads = g.loads
 	}

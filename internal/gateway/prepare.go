@@ -167,6 +167,7 @@ func (g *Gateway) prepare(ctx context.Context, p *prepared, d api.Dialect, endpo
 	}
 	g.findTurn(p)
 	p.decisions = g.Router.Prepare(q)
+	g.askIndex(ctx, p)
 	return nil
 }
 

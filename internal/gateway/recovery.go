@@ -173,6 +173,7 @@ func (x *exchange) recover(ctx context.Context, w *fleet.Worker, last *proxy.Res
 		x.rec.Failed = append(x.rec.Failed, w.URL+": "+redacted(describe(last, w.URL), x.r))
 		x.rec.Recovered = append(x.rec.Recovered, w.URL+": "+last.Class.String()+" after "+strconv.Itoa(len(r.ids))+" tokens")
 		r.aim(w)
+		x.g.askIndex(ctx, &x.prepared)
 		return true, false
 	}
 	x.endBroken(last, why)

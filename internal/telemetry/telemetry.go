@@ -70,6 +70,7 @@ type Telemetry struct {
 
 	journals *prometheus.CounterVec
 	spans    *prometheus.CounterVec
+	lookups  *prometheus.HistogramVec
 
 	levelMu    sync.Mutex
 	levelNames map[string]bool // guarded by levelMu: the values of the label level, at most maxLevels
@@ -106,6 +107,7 @@ func New(cfg Config) *Telemetry {
 	t.makeTraceMetrics(f)
 	t.makeAdapterMetrics(f)
 	t.makeLegMetrics(f)
+	t.makeLookupMetrics(f)
 	return t
 }
 
