@@ -207,3 +207,18 @@ func TestBothKindsOfKeysRouteAlike(t *testing.T) {
 		t.Errorf("decisions with XXH3 and with FNV-1a keys (-XXH3 +FNV-1a):\n%s", diff)
 	}
 }
+
+func TestEachIndexTellsItsChanges(t *testing.T) {
+	var told []string
+	w := newWorld(t, warmpath.Options{IndexChanged: func(made warmpath.MadeIndex) func(*kvindex.Change) {
+		told = append(told, fmt.Sprintf("index of %d tokens", made.BlockSize))
+		return func(c *kvindex.Change) { told = append(told, fmt.Sprintf("%d %d", made.Generation, len(c.Keys))) }
+	}}, sized(64))
+	w.store(0, prompt(1, 640), kvindex.Stored{})
+	w.fleet.Put("http://b", sized(16))
+	w.store(1, prompt(1, 640), kvindex.Stored{})
+	// Each index first tells the holder's cache groups, without keys.
+	if want := []string{"index of 64 tokens", "1 0", "1 10", "index of 16 tokens", "2 0", "2 40"}; !slices.Equal(told, want) {
+		t.Errorf("told %q, want %q", told, want)
+	}
+}

@@ -55,7 +55,7 @@ func (r *Router) index(snap *fleet.Snapshot, base string) *modelIndex {
 			panic("bug: " + err.Error())
 		}
 		r.created++
-		x = &modelIndex{model: base, generation: r.created, hasher: h, index: kvindex.New(h, r.indexConfig()), memo: newKeyMemo()}
+		x = &modelIndex{model: base, generation: r.created, hasher: h, index: kvindex.New(h, r.indexConfig(MadeIndex{Model: base, BlockSize: size, Generation: r.created})), memo: newKeyMemo()}
 		x.learned.Store(&map[*policy.Policy]*promptStore{})
 		x.expected.Store(&[]*promptStore{})
 		x.mostExpected = r.options.MaxSpeculative
@@ -65,6 +65,14 @@ func (r *Router) index(snap *fleet.Snapshot, base string) *modelIndex {
 	}
 	x.checked.Store(max(x.checked.Load(), snap.Generation()))
 	return x
+}
+
+// MadeIndex is an index that the router made: the index of a base model. If a worker with smaller blocks joins, a new
+// and empty index with a greater Generation replaces the model's old index.
+type MadeIndex struct {
+	Model      string
+	BlockSize  int    // tokens
+	Generation uint64 // see [Router.Generation]
 }
 
 // blockSize returns the block size, in tokens, of the index for a base model.
@@ -85,8 +93,11 @@ func (r *Router) blockSize(snap *fleet.Snapshot, base string) int {
 
 // indexConfig returns the index configuration of the options. If this configuration has no function that returns the
 // worker of a holder, indexConfig adds one that asks the fleet.
-func (r *Router) indexConfig() kvindex.Config {
+func (r *Router) indexConfig(made MadeIndex) kvindex.Config {
 	cfg := r.options.Index
+	if r.options.IndexChanged != nil {
+		cfg.Changed = r.options.IndexChanged(made)
+	}
 	if cfg.Worker == nil {
 		cfg.Worker = func(h fleet.Holder) (fleet.WorkerID, bool) {
 			w := r.fleet.Snapshot().Worker(h)

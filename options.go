@@ -40,6 +40,10 @@ type Options struct {
 	// how far each holder's answers can be believed ([fleet.Fleet.SetTrust]). Prompts that were sent and are not
 	// confirmed are still expected by this router.
 	RemoteIndex bool
+	// IndexChanged is called once for each index that the router makes, before the index has any block. It returns the
+	// function that is told of each change of that index: see kvindex.Config.Changed. IndexChanged must not call the
+	// router. Default nil: nobody is told.
+	IndexChanged func(MadeIndex) func(*kvindex.Change)
 	// MaxSpeculative is how many pairs of a holder and a block may be expected because a prompt was sent, for each base
 	// model. Default: DefaultMaxSpeculative.
 	MaxSpeculative int

@@ -28,6 +28,8 @@ type blocks struct {
 	held        int64     // the number of blocks that some holder has
 	memberships int64     // the number of pairs of a holder and a block that the holder has
 
+	teller *teller // nil: nobody is told of changes
+
 	old, new []segment // memory for the segments of a strand before and after a change
 	words    []uint64  // memory for words that are copied to a list or to the log
 }
@@ -288,6 +290,9 @@ func (b *blocks) changed(set setID, c *change, i, lo, hi uint32) setID {
 	next := b.sets.with(set, c.h.id, now)
 	b.steps += uint64(len(b.sets.scratch))
 	b.count(c.h, old, now, int64(hi-lo))
+	if b.teller != nil {
+		b.tell(c.h, i, lo, hi, before.held(), after.held())
+	}
 	if more := one(after.held() != 0) - one(before.held() != 0); more != 0 && !b.shared(set, c.h.id) {
 		b.held += more * int64(hi-lo)
 	}
@@ -307,6 +312,9 @@ func (b *blocks) abandon(set setID, i, lo, hi uint32) {
 		m := member(w)
 		h, st := b.holders[m.holder()], b.sets.state(m.claim())
 		lived = lived || st.held() != 0
+		if b.teller != nil {
+			b.tell(h, i, lo, hi, st.held(), 0)
+		}
 		h.broken |= tiersOf(st.held())
 		had := h.blocks
 		b.count(h, m.claim(), 0, n)
@@ -503,7 +511,7 @@ func (b *blocks) free(i uint32, s *strand) (parent uint32) {
 }
 
 func (b *blocks) bytes() int64 {
-	return b.heads.Bytes() + b.names.Bytes() + b.strands.Bytes() + b.log.Bytes() + b.segments.Bytes() + b.sets.bytes() +
+	return b.heads.Bytes() + b.names.Bytes() + b.strands.Bytes() + b.log.Bytes() + b.segments.Bytes() + b.sets.bytes() + b.teller.bytes() +
 		int64(cap(b.old)+cap(b.new)+cap(b.words)+cap(b.holders))*8
 }
 

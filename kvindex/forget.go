@@ -22,7 +22,8 @@ func (x *Index) Forget(id fleet.Holder) {
 	x.special.Add(1) // the holder's claims stay for a while: only the general match passes over them
 	defer x.special.Add(-1)
 	x.setView(id, nil) // from here on no reader sees it
-	h.leaving = true
+	h.leaving, h.muted = true, possession
+	x.blocks.teller.simply(h, Forgotten, 0)
 	x.dropPoints(h)
 	if h.claims > 0 || h.owned > 0 {
 		x.sweep(&change{h: h, drop: state{allBits, allBits}})
@@ -56,8 +57,11 @@ func (x *Index) Clear(id fleet.Holder, tier block.Tier) {
 	lost := h.broken&(1<<tier) != 0
 	h.broken &^= 1 << tier
 	h.vague &^= 1 << tier
+	x.blocks.teller.simply(h, Cleared, tier)
 	if h.named > 0 {
+		h.muted = anyGroup << tier
 		x.sweep(&change{h: h, drop: state{named: anyGroup << tier}})
+		h.muted = 0
 	}
 	there := x.dropAll(h, true, func(p *point, r *record) bool {
 		if p.wait != nil && lost && r.tier != tier {

@@ -24,6 +24,7 @@ type holder struct {
 	claims  int64                 // the number of blocks on which the holder has a claim, see claim
 	owned   int64                 // the number of strands (runs of blocks) that the holder owns, see blocks.own
 	leaving bool                  // Forget is removing the holder
+	muted   uint64                // tiers and groups whose losses are not told one by one, because one change tells all of them
 	changes uint64                // the number of changes of the holder's claims so far
 
 	// The exceptions: points are the records of engine blocks that claims cannot express.
@@ -219,6 +220,7 @@ func (x *Index) recountGrowth(h *holder, g uint8) (bytes int64) {
 
 // publish computes a holder's view and shows it to readers.
 func (x *Index) publish(h *holder) {
+	x.blocks.teller.regrouped(h)
 	x.setView(h.id, x.digest(h))
 }
 

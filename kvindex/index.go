@@ -32,6 +32,10 @@ type Config struct {
 	// after Forget. The holders of one worker share one fair share of Bytes, so that a worker gains nothing by having
 	// many ranks. Worker must not block or call the index. Default nil: each holder has a share of its own.
 	Worker func(fleet.Holder) (fleet.WorkerID, bool) `yaml:"-"`
+	// Changed is told of each change of what the index claims. The index calls it under its lock, in the order of the
+	// changes, so Changed must not block or call the index. The change and its slices are valid during the call only.
+	// Default nil: nobody is told.
+	Changed func(*Change) `yaml:"-"`
 }
 
 // DefaultConfig has the values that a zero Config stands for, except WaitingBytes: 0 stays, so that the limit follows
@@ -170,6 +174,7 @@ type scratch struct {
 func New(h *block.Hasher, cfg Config) *Index {
 	x := &Index{hasher: h, size: uint32(h.Size()), config: cfg.withDefaults()}
 	x.plant(cfg.Seed)
+	x.blocks.teller = newTeller(cfg.Changed)
 	x.matchers.New = func() any { return new(matcher) }
 	return x
 }

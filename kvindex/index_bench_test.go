@@ -125,10 +125,21 @@ func BenchmarkStore(b *testing.B) {
 
 // BenchmarkChurn measures events at a full cache: each event that stores 32 blocks comes with an event that removes the
 // 32 blocks of the oldest event.
-func BenchmarkChurn(b *testing.B) {
+func BenchmarkChurn(b *testing.B) { benchmarkChurn(b, nil) }
+
+// BenchmarkChurnTold is BenchmarkChurn with somebody who is told of the changes.
+func BenchmarkChurnTold(b *testing.B) {
+	blocks := 0
+	benchmarkChurn(b, func(c *kvindex.Change) { blocks += len(c.Keys) })
+	if blocks == 0 {
+		b.Error("no change was told")
+	}
+}
+
+func benchmarkChurn(b *testing.B, changed func(*kvindex.Change)) {
 	r := rand.New(rand.NewPCG(1, 2))
 	h, _ := block.NewHasher(block.XXH3, 16)
-	x := kvindex.New(h, kvindex.Config{Bytes: 8 << 30})
+	x := kvindex.New(h, kvindex.Config{Bytes: 8 << 30, Changed: changed})
 	tokens := random(r, 1<<20)
 	const step, cached = 32, 8192 // step: blocks of an event; cached: events whose blocks are in the cache
 	event := func(n int) []uint64 {

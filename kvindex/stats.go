@@ -87,6 +87,8 @@ func (x *Index) Holder(id fleet.Holder) (HolderStats, bool) {
 	return x.describe(h), true
 }
 
+func (g *group) stats() GroupStats { return GroupStats{g.id, g.kind, g.window, g.unit} }
+
 func (x *Index) describe(h *holder) HolderStats {
 	s := HolderStats{
 		Holder: h.id, Blocks: h.blocks, Evicted: h.evicted, Hashes: h.hashes(), Waiting: h.waiting,
@@ -94,8 +96,7 @@ func (x *Index) describe(h *holder) HolderStats {
 	}
 	s.Groups = slices.Grow(s.Groups, len(h.groups))
 	for i := range h.groups {
-		g := &h.groups[i]
-		s.Groups = append(s.Groups, GroupStats{g.id, g.kind, g.window, g.unit})
+		s.Groups = append(s.Groups, h.groups[i].stats())
 	}
 	return s
 }
