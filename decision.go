@@ -184,6 +184,10 @@ type Decision struct {
 	open        atomic.Bool     // the request was routed, and Done was not called yet
 	firstToken  atomic.Int64    // when the first token came, Unix nanoseconds; 0 is not yet
 	learned     []learnedPrompt // entries that Unsent removes
+	id          uint64          // see ID
+	unsent      bool            // Unsent was called
+	textBytes   int             // the length of the prompt's text
+	work        fleet.Work      // the load of the reservation
 	prepared    *Prepared       // owns the memory of keys, ahead, matches and sent
 	keys        []block.Key     // the keys of the prompt's blocks
 	ahead       []aheadKeys     // the keys for engines that hash with a look-ahead
@@ -229,6 +233,9 @@ func (d *Decision) FirstToken(now int64) {
 	if d.firstToken.CompareAndSwap(0, now) {
 		d.reservation.FirstToken(now)
 		d.transferred(now)
+		if d.id != 0 {
+			d.router.options.Observer.PrefillCompleted(d.id)
+		}
 	}
 }
 
@@ -245,7 +252,10 @@ func (d *Decision) Output() int { return d.reservation.Output() }
 // the request was sent, or the worker refused the request (for example with a 400). The router then no longer expects
 // the prompt in the holder's cache, unless another request with the same prompt was sent there. Call Unsent before
 // Done.
-func (d *Decision) Unsent() { d.unlearn() }
+func (d *Decision) Unsent() {
+	d.unlearn()
+	d.unsent = true
+}
 
 // Done releases the load, and reports the outcome of the request to the fleet and to the policy. now is the time of the
 // end in Unix nanoseconds. Only the first call counts.
@@ -279,6 +289,9 @@ func (d *Decision) Done(o fleet.Outcome, now int64) {
 	if d.shadow != nil {
 		d.shadow.Finished(&d.finished)
 	}
+	if d.id != 0 {
+		d.router.options.Observer.Freed(d.id, Ending{Unsent: d.unsent, Outcome: o, OutputTokens: d.finished.OutputTokens})
+	}
 }
 
 // Recycle gives the decision's memory back to its router. If Done was not called, Recycle calls it with an unknown
@@ -296,8 +309,8 @@ func (d *Decision) Recycle() {
 	d.forgetLearned()
 	d.clearCandidates()
 	d.Record = Record{Candidates: d.Candidates}
-	d.query = policy.Query{}
-	d.shadow = nil
+	d.query, d.work = policy.Query{}, fleet.Work{}
+	d.shadow, d.id, d.unsent = nil, 0, false
 	d.keys, d.ahead, d.matches, d.sent = nil, nil, nil, nil
 	d.prepared.release()
 	d.prepared = nil

@@ -172,19 +172,35 @@ type learnedPrompt struct {
 	receipt placement.Receipt // what the store added, so that Unlearn removes no older entry
 }
 
-// learn notes in s that the prompt of d is sent to d's holder. keys are the keys of the prompt's blocks.
-func (d *Decision) learn(s *promptStore, keys []block.Key) {
-	key := s.key(keys)
-	d.learned = append(d.learned, learnedPrompt{s.store, key, s.store.Learn(placement.First, d.Holder, key, d.Now)})
+// sending is a prompt that is sent to a holder: what the stores of the prompt's model learn from it.
+type sending struct {
+	holder         fleet.Holder
+	keys           []block.Key // the keys of the prompt's blocks
+	onHolder       []block.Key // the same for the holder's engine, which may hash with a look-ahead
+	trust          fleet.Trust // the trust of the holder's match
+	approximate    bool        // no event will confirm the prompt: it is matched by its text, or the holder has no events
+	policy, shadow *policy.Policy
+	now            int64
+}
+
+// learn notes in store that the prompt with these keys is sent to s's holder. It appends the new entry to learned.
+func (s *sending) learn(store *promptStore, keys []block.Key, learned []learnedPrompt) []learnedPrompt {
+	key := store.key(keys)
+	return append(learned, learnedPrompt{store.store, key, store.store.Learn(placement.First, s.holder, key, s.now)})
 }
 
 // unlearn removes the entries that stores learned from d, because the worker computed nothing of the request. Entries
 // that a store had before d stay.
 func (d *Decision) unlearn() {
-	for _, l := range d.learned {
-		l.by.Unlearn(placement.First, d.Holder, l.key, l.receipt)
-	}
+	unlearn(d.learned, d.Holder)
 	d.forgetLearned()
+}
+
+// unlearn removes the entries about h from their stores.
+func unlearn(learned []learnedPrompt, h fleet.Holder) {
+	for _, l := range learned {
+		l.by.Unlearn(placement.First, h, l.key, l.receipt)
+	}
 }
 
 func (d *Decision) forgetLearned() {
@@ -195,32 +211,46 @@ func (d *Decision) forgetLearned() {
 // expect notes that d's holder is expected to cache the prompt of d.
 func (r *Router) expect(d *Decision) {
 	x := (*r.indexes.Load())[d.Base]
-	if x == nil || x.hasher.Size() != d.BlockSize || d.Trust == fleet.TrustNone || len(d.keys) == 0 {
+	if x == nil || x.hasher.Size() != d.BlockSize {
 		return
 	}
-	for _, p := range [...]*policy.Policy{d.policy, d.shadow} {
+	s := sending{
+		holder: d.Holder, keys: d.keys, onHolder: d.keysOn(x, d.Holder), trust: d.Trust, policy: d.policy, shadow: d.shadow, now: d.Now,
+		approximate: d.FromText || d.Candidates[d.Chosen].Trust == fleet.TrustApproximate,
+	}
+	d.learned = r.expectSent(x, &s, d.learned)
+}
+
+// expectSent notes in the stores of x that s's holder is expected to cache the prompt of s. It appends the new entries
+// to learned.
+func (r *Router) expectSent(x *modelIndex, s *sending, learned []learnedPrompt) []learnedPrompt {
+	if s.trust == fleet.TrustNone || len(s.keys) == 0 {
+		return learned
+	}
+	ttl := r.options.SpeculativeTTL
+	for _, p := range [...]*policy.Policy{s.policy, s.shadow} {
 		if p == nil {
 			continue
 		}
-		if s := r.learned(x, p); s != nil {
-			s.store.Evict(d.Now)
-			d.learn(s, d.keys)
+		if store := r.learned(x, p); store != nil {
+			store.store.Evict(s.now)
+			learned = s.learn(store, s.keys, learned)
 		}
 	}
-	ttl := r.options.SpeculativeTTL
-	if own := d.policy.SpeculativeTTL(); own != 0 {
-		ttl = own
+	if s.policy != nil && s.policy.SpeculativeTTL() != 0 {
+		ttl = s.policy.SpeculativeTTL()
 	}
-	if d.FromText || d.Candidates[d.Chosen].Trust == fleet.TrustApproximate {
+	if s.approximate {
 		ttl = r.options.ApproximateTTL
 	}
-	for _, s := range *x.expected.Load() {
-		s.store.Evict(d.Now) // later requests may never use this store's TTL, so its old prompts are dropped here
+	for _, store := range *x.expected.Load() {
+		store.store.Evict(s.now) // later requests may never use this store's TTL, so its old prompts are dropped here
 	}
-	if ttl > 0 {
-		d.learn(r.expected(x, ttl), d.keysOn(x, d.Holder))
+	if ttl > 0 && len(s.onHolder) > 0 {
+		learned = s.learn(r.expected(x, ttl), s.onHolder, learned)
 		x.boundExpected()
 	}
+	return learned
 }
 
 // appendText appends to p.keys the keys of the text's whole blocks, for a prompt whose tokens are not known. No event

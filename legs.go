@@ -366,6 +366,17 @@ func (d *Decision) routedLegs() {
 	if d.Division.Considered {
 		d.router.weigher.Routed(&d.query, &d.Candidates[d.Chosen])
 	}
+	if o := d.router.options.Observer; o != nil {
+		if d.leg != nil {
+			d.leg.tellPlaced(o)
+		}
+		d.tellPlaced(o)
+	}
+	// The prompt belongs to the request and not to the decision.
+	d.query.Prompt = policy.Prompt{}
+	if d.leg != nil {
+		d.leg.query.Prompt = policy.Prompt{}
+	}
 }
 
 // PrefillDone notes that the prefill leg of a divided request has ended, with the given outcome. now is the time of the

@@ -64,6 +64,9 @@ type Options struct {
 	// busy engine. Negative: not at all.
 	ApproximateTTL time.Duration
 
+	// Observer is told what happens to the requests that this router places. nil: nobody is told.
+	Observer Observer
+
 	// ServiceLevels are the service levels of requests without levels of their own. nil means
 	// fleet.DefaultServiceLevels; an empty slice that is not nil means none.
 	ServiceLevels []fleet.ServiceLevel

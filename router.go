@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/policy"
 )
@@ -21,6 +22,7 @@ type Router struct {
 	prepared  sync.Pool  // *Prepared
 	scouts    atomic.Pointer[map[scoutKey]*scout]
 	weigher   *policy.Weigher
+	placed    atomic.Uint64 // the number of requests that Options.Observer was told of
 
 	// indexes by base model. Readers load the map. A writer holds mu, copies the map and swaps the copy in. The map of
 	// scouts is changed in the same way.
@@ -92,7 +94,6 @@ func (d *Decision) routed() {
 	if d.shadow = d.router.shadowOf(d.policy); d.shadow != nil {
 		d.shadow.Routed(&d.query, c)
 	}
-	d.query.Prompt = policy.Prompt{} // the prompt belongs to the request and not to the decision
 	d.router.expect(d)
 	notified = true
 }
@@ -109,7 +110,7 @@ func (r *Router) reserve(d *Decision, req *Request) bool {
 	if c.Load.Requests >= int64(most) {
 		most = 0 // no limit: the holder was full already, and was chosen because no other holder is left
 	}
-	work := fleet.Work{
+	d.work = fleet.Work{
 		UncachedTokens: uncached,
 		PromptTokens:   d.PromptTokens,
 		ContextBlocks:  (d.PromptTokens + c.BlockSize - 1) / c.BlockSize,
@@ -125,8 +126,8 @@ func (r *Router) reserve(d *Decision, req *Request) bool {
 		Scope:          req.Scope,
 		Most:           most,
 	}
-	d.legWork(&work)
-	return r.fleet.Reserve(&d.reservation, d.Holder, work, req.Now)
+	d.legWork(&d.work)
+	return r.fleet.Reserve(&d.reservation, d.Holder, d.work, req.Now)
 }
 
 // classTokens is how many tokens of a prompt decide its class: enough that different applications differ, less than
@@ -191,6 +192,7 @@ func (p *Prepared) decideLeg(l leg, snap *fleet.Snapshot, pool *fleet.Pool, take
 	if d.TokensKnown || d.FromText {
 		p.match(d, snap, pool)
 	}
+	d.textBytes = len(req.Text)
 	d.take, d.scope, d.choices, d.whole = take, req.Scope, max(req.Choices, 1), req.Whole
 	d.query = policy.Query{
 		PromptTokens: d.PromptTokens,
@@ -211,7 +213,7 @@ func (p *Prepared) decideLeg(l leg, snap *fleet.Snapshot, pool *fleet.Pool, take
 		Class:        d.class(),
 		Requests:     snap,
 		Cached:       req.Cached,
-		Prompt:       policy.Prompt{Tokens: req.Tokens, Keys: d.keys, BlockSize: d.BlockSize, Text: req.Text},
+		Prompt:       policy.Prompt{Tokens: req.Tokens, Keys: d.keys, BlockSize: d.BlockSize, Text: req.Text, TextBytes: len(req.Text)},
 		Leg:          l.pool.Leg,
 		Prefilled:    l.prefilled(),
 	}
@@ -262,11 +264,17 @@ func (p *Prepared) decision() *Decision {
 // mark returns the marks of the prompt, in engine blocks of size tokens. A mark is a position in the prompt: requests
 // under way may share the blocks before the mark.
 func (d *Decision) mark(size int) []fleet.Mark {
-	d.marks = d.marks[:0]
-	for at := fleet.NextMark(0); at <= len(d.keys) && len(d.marks) < fleet.MaxMarks; at = fleet.NextMark(at) {
-		d.marks = append(d.marks, fleet.Mark{Key: uint64(d.keys[at-1]), Blocks: int32(at * d.BlockSize / size)})
-	}
+	d.marks = appendMarks(d.marks[:0], d.keys, d.BlockSize, size)
 	return d.marks
+}
+
+// appendMarks appends the marks of a prompt with these keys. A block of the keys has `from` tokens, and a block of the
+// engine has size tokens.
+func appendMarks(marks []fleet.Mark, keys []block.Key, from, size int) []fleet.Mark {
+	for at := fleet.NextMark(0); at <= len(keys) && len(marks) < fleet.MaxMarks; at = fleet.NextMark(at) {
+		marks = append(marks, fleet.Mark{Key: uint64(keys[at-1]), Blocks: int32(at * from / size)})
+	}
+	return marks
 }
 
 // noteMatches sets the matches of the candidates from index first on.

@@ -210,7 +210,7 @@ func (p *passes) elapse(now, output int64) {
 // join records that a prompt is computed, or assumed to be, and that its answer decodes.
 func (l *ledger) join(w *Work, now int64) {
 	p := &l.passes
-	p.elapse(now, l.output.Load())
+	p.elapse(now, l.answered(now))
 	p.computed += int64(w.UncachedTokens)
 	p.pairs += pairsOf(w)
 	p.decoding++
@@ -228,7 +228,7 @@ func pairsOf(w *Work) float64 {
 
 func (l *ledger) sampleAt(r *Reservation, now int64) sample {
 	return sample{
-		at: now, output: r.output, decoding: l.passes.decoding, context: l.passes.context + l.output.Load(),
+		at: now, output: r.output, decoding: l.passes.decoding, context: l.passes.context + l.answered(now),
 		computed: l.passes.computed, pairs: l.passes.pairs, guesses: l.passes.guesses,
 	}
 }
@@ -236,7 +236,7 @@ func (l *ledger) sampleAt(r *Reservation, now int64) sample {
 // wholeAt is sampleAt for an answer in one piece.
 func (l *ledger) wholeAt(r *Reservation, now int64) sample {
 	s := l.sampleAt(r, now)
-	l.passes.elapse(now, l.output.Load())
+	l.passes.elapse(now, l.answered(now))
 	s.decoded, s.resident = l.passes.decoded, l.passes.resident
 	s.pending, s.queued = max(float64(l.whole.Load()-now)/1e6, 0), l.queue.first != nil
 	return s
@@ -254,7 +254,8 @@ func (l *ledger) observePrompt(r *Reservation, now int64) {
 		// The holder began to compute this prompt after its dispatch, and after the latest first token of another prompt.
 		g.start = max(l.since.Load(), g.end, r.dispatched)
 		g.busy = g.start == r.dispatched && p.decoding > 0
-		g.decoding, g.context, g.tokens, g.pairs, g.guess = p.decoding, p.context+l.output.Load(), 0, 0, false
+		g.decoding, g.context, g.tokens, g.pairs = p.decoding, p.context+l.answered(now), 0, 0
+		g.guess = l.blurred && g.start == l.since.Load()
 	}
 	g.end = now
 	g.tokens += int64(r.work.UncachedTokens)
@@ -296,7 +297,7 @@ func (l *ledger) observeSteps(r *Reservation, now int64) {
 		l.learnAt = now + learnEvery
 		n := float64(r.output - s.output)
 		decoding := float64(s.decoding+p.decoding) / 2
-		context := float64(s.context+p.context+l.output.Load()) / 2
+		context := float64(s.context+p.context+l.answered(now)) / 2
 		took := float64(now-s.at) / 1e6
 		t := l.timing()
 		l.learn(&[terms]float64{n, n * decoding, n * context, float64(p.computed - s.computed), p.pairs - s.pairs}, took,

@@ -177,6 +177,17 @@ func (f *Fleet) Put(url string, facts Facts) WorkerID {
 	return id
 }
 
+// Find returns the id of the present worker at url. It takes a lock for a moment.
+func (f *Fleet) Find(url string) (WorkerID, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	id, known := f.byURL[strings.TrimRight(url, "/")]
+	if !known || f.worker(id) == nil {
+		return 0, false
+	}
+	return id, true
+}
+
 // intern returns the holder for a rank of a worker. f.mu is held.
 func (f *Fleet) intern(id WorkerID, rank int) Holder {
 	p := place{id, rank}

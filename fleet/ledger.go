@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// ledger is the work that this router has put on one holder. Writers take mu. Readers of the atomics never wait, so a
+// ledger is the work on one holder: the work that this router has put there, and the work that its peers told it of
+// (Work.Peer). Writers take mu. Readers of the atomics never wait, so a
 // reader may see a new request in some of the atomics and not yet in others.
 //
 // Writers use a lock because three parts must stay consistent with each other: the order of the queue, the shared
@@ -16,8 +17,11 @@ type ledger struct {
 	requests, waiting, prefill, blocks, context, output atomic.Int64
 	processed, turns, leaked                            atomic.Uint64
 
-	// heard is the time of the last sign of life of any request: a first token, a call of Tokens, or an OutcomeServed. If
-	// a request was dispatched later to the idle holder, heard is the time of this dispatch. Unix nanoseconds.
+	peers peers // the part of the figures above that peers have put on the holder
+
+	// heard is the time of the last sign of life of any request of this router: a first token, a call of Tokens, or an
+	// OutcomeServed. If a request was dispatched later to the idle holder, heard is the time of this dispatch. Unix
+	// nanoseconds.
 	heard atomic.Int64
 
 	// Waiting prompts are computed in the order of their dispatch. predicted is the predicted nanoseconds of all
@@ -49,6 +53,7 @@ type ledger struct {
 	computing int64 // uncached tokens of all prompts under way, plus tokens of their answers
 	passes    passes
 	learnAt   int64 // the earliest time of the next measurement of an answer
+	blurred   bool  // since comes from what a peer told, so it is too late by an unknown time
 }
 
 // sharing counts the requests under way whose prompts have the same Mark (a position in a prompt), and the blocks
@@ -79,8 +84,8 @@ func (l *ledger) restart() {
 	l.kind.Load().restart(&l.pace)
 }
 
-// meanUncached returns the mean of the uncached tokens of this router's requests to the holder. The same number is
-// assumed for a request of another router.
+// meanUncached returns the mean of the uncached tokens of the requests to the holder that are known. The same number is
+// assumed for a request of another router that is not known.
 func (l *ledger) meanUncached() int64 { return l.mean.Load() }
 
 // maxShared bounds the marks that are counted for a holder: 1,024 prompts with MaxMarks marks each, and nothing in
@@ -98,6 +103,7 @@ func (l *ledger) load() Load {
 		Processed:     l.processed.Load(),
 		Turns:         l.turns.Load(),
 	}
+	l.peers.add(&out)
 	out.PendingTokens = out.PrefillTokens
 	return out
 }
@@ -124,6 +130,9 @@ const (
 func (l *ledger) project(out *Load, now int64) {
 	total := l.predicted.Load()
 	out.PendingTokens, out.Backlog = 0, 0
+	if l.peers.answers.Load() != nil {
+		out.OutputTokens += l.peers.tokens(now, out.Timing.Step(out.Requests-out.Waiting, out.ContextTokens+out.OutputTokens))
+	}
 	if total > 0 && out.PrefillTokens > 0 {
 		since, head := l.since.Load(), l.head.Load()
 		done := min(max(now-since, 0), head, total)
@@ -201,7 +210,12 @@ func (l *ledger) reserve(r *Reservation, w Work, cache cacheShape, now int64) bo
 	l.owned++
 	t := l.timing()
 	r.predict = int64(t.Prompt(w.UncachedTokens, w.PromptTokens) * 1e6)
-	if l.requests.Add(1) == 1 {
+	l.requests.Add(1)
+	switch {
+	case w.Peer:
+		l.peers.requests.Add(1)
+		l.peers.processed.Add(1)
+	case l.own() == 1:
 		l.heard.Store(now)
 	}
 	l.recency.unannounced += int64(w.UncachedTokens)
@@ -221,6 +235,9 @@ func (l *ledger) reserve(r *Reservation, w Work, cache cacheShape, now int64) bo
 		l.whole.Store(r.until)
 	} else {
 		l.waiting.Add(1)
+		if w.Peer {
+			l.peers.wait(r, 1)
+		}
 		l.prefill.Add(int64(w.UncachedTokens))
 		l.predicted.Add(r.predict)
 		l.queue.push(r)
@@ -300,6 +317,7 @@ func (l *ledger) unshare(r *Reservation, computed int32) (freed int64) {
 
 // begin records that the engine computes the first prompt of the queue from now on. mu is held.
 func (l *ledger) begin(now int64) {
+	l.blurred = false
 	head := int64(0)
 	if l.queue.first != nil {
 		head = l.queue.first.predict
@@ -311,6 +329,9 @@ func (l *ledger) begin(now int64) {
 // leaveQueue releases the load of r's prompt. mu is held; r is waiting.
 func (l *ledger) leaveQueue(r *Reservation, now int64) {
 	l.waiting.Add(-1)
+	if r.work.Peer {
+		l.peers.wait(r, -1)
+	}
 	l.prefill.Add(-int64(r.work.UncachedTokens))
 	l.predicted.Add(-r.predict)
 	first := l.queue.first == r
@@ -323,6 +344,10 @@ func (l *ledger) leaveQueue(r *Reservation, now int64) {
 func (l *ledger) firstToken(r *Reservation, now int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if r.work.Peer {
+		l.told(r, now)
+		return
+	}
 	if r.stage == stageRunning && r.work.Whole && r.came.at == 0 {
 		r.came, r.first = l.wholeAt(r, now), now
 		l.computed(r)
@@ -331,7 +356,10 @@ func (l *ledger) firstToken(r *Reservation, now int64) {
 	if r.stage != stageWaiting {
 		return
 	}
+	alone := l.peers.waiting.Load() == 0 // otherwise passes computed other prompts, too, and how much of them is not known
+	l.passPeers(r, now)
 	l.observePrompt(r, now)
+	l.passes.group.guess = l.passes.group.guess || !alone
 	if l.queue.first != r {
 		l.since.Store(now) // r overtook the first prompt: the holder is not slow, so the first prompt is not late
 	}
@@ -344,7 +372,7 @@ func (l *ledger) firstToken(r *Reservation, now int64) {
 func (l *ledger) tokens(r *Reservation, n, now int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if r.stage == stageNone {
+	if r.stage == stageNone || r.work.Peer {
 		return
 	}
 	l.heard.Store(now)
@@ -416,13 +444,19 @@ func (l *ledger) end(r *Reservation, now int64) bool {
 		l.leaveQueue(r, now)
 	case stageRunning:
 		l.running.remove(r)
+		if r.work.Peer && !r.work.Whole {
+			l.peers.answer(r, -1)
+		}
 		l.computed(r)
 		if early := r.until - now; early > 0 { // the prompt ended sooner than predicted, and so will the prompts behind it
 			l.whole.Add(-min(early, r.predict))
 		}
-		l.passes.elapse(now, l.output.Load())
+		l.passes.elapse(now, l.answered(now))
 		l.passes.decoding--
 		l.passes.context -= int64(r.work.PromptTokens)
+	}
+	if r.work.Peer {
+		l.peers.requests.Add(-1)
 	}
 	r.stage = stageNone
 	l.requests.Add(-1)
@@ -434,8 +468,8 @@ func (l *ledger) end(r *Reservation, now int64) bool {
 	return true
 }
 
-// expire ends the requests whose last sign of life was earlier than cutoff, and returns the number of these requests.
-// now is the present time. Both times are Unix nanoseconds.
+// expire ends the requests whose last sign of life was earlier than cutoff, and returns how many of them are requests
+// of this router. now is the present time. Both times are Unix nanoseconds.
 func (l *ledger) expire(cutoff, now int64) (leaks int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -447,7 +481,9 @@ func (l *ledger) expire(cutoff, now int64) (leaks int) {
 				r.touched = now // the caller gave no time, so the request counts from this call on
 			case r.touched < cutoff:
 				l.end(r, now)
-				leaks++
+				if !r.work.Peer { // a peer that told of no end is no bug of a caller
+					leaks++
+				}
 			}
 			r = next
 		}

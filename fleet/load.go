@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// Load is the work on a holder. This router's own work is counted when a request is dispatched. The work of other
-// routers is added as far as the engine reports it ([Fleet.Report]).
+// Load is the work on a holder. This router's own work is counted when a request is dispatched, and the work of peers
+// when they tell of it (Work.Peer). The work of further routers is added as far as the engine reports it
+// ([Fleet.Report]).
 type Load struct {
 	Requests      int64  // number of requests that were dispatched and have not ended
 	Waiting       int64  // the number of Requests without a first token
@@ -14,12 +15,13 @@ type Load struct {
 	PendingTokens int64  // the part of PrefillTokens that is not computed yet, as the holder's Timing predicts
 	ContextBlocks int64  // engine blocks of all requests' prompts; a shared block counts once
 	ContextTokens int64  // prompt tokens of all requests; a shared token counts for each request, which reads it in each step
-	OutputTokens  int64  // tokens of the answers under way, as reported by the caller
-	Processed     uint64 // the number of requests that this router has ever dispatched to the holder
+	OutputTokens  int64  // tokens of the answers under way, as reported by the caller; those of peers are estimated
+	Processed     uint64 // the number of requests that this router and its peers have ever dispatched to the holder
 	Turns         uint64 // each dispatched request adds 1,000 times the holder's pace; it breaks ties on an idle fleet
 
 	Backlog   time.Duration // predicted time until PendingTokens are computed, plus the delay of a late prompt
-	Others    Others        // the part of these figures that comes from other routers
+	Peers     PeerLoad      // the part of these figures that comes from routers that tell of their requests
+	Others    Others        // the part of these figures that comes from routers that are seen only in engines' reports
 	Reported  Reported      // the engine's last report; Reported.At is 0 if there is none
 	Timing    Timing        // how long the holder's passes take, as learned so far
 	Room      float64       // 1 − pressure: 1 for an empty cache, 0 for a full cache and for an unknown one
@@ -39,9 +41,9 @@ func (l *Load) Times() *Timing {
 	return &DefaultTiming
 }
 
-// Others is the work of other routers on a holder: the work that the engine reported, less this router's own work at
-// the time of the report. The figures fade with the age of the report. The fields of [Load] with the same names include
-// these figures.
+// Others is the work of routers on a holder that tell nothing of it: the work that the engine reported, less the work
+// of this router and of its peers at the time of the report. The figures fade with the age of the report. The fields of
+// [Load] with the same names include these figures.
 type Others struct {
 	Requests, Waiting, PrefillTokens, ContextBlocks int64
 }
@@ -66,7 +68,8 @@ type Reported struct {
 // ended, because a request takes seconds to a minute.
 const ReportedFor = 10 * time.Second
 
-// Load returns this router's own work on h, as counted when requests were dispatched. It has no Others and no Timing.
+// Load returns the work on h that this router and its peers count. It has no Others, no Timing and no tokens of peers'
+// answers. [Load.Own] leaves the requests of peers out.
 // In PrefillTokens, each prompt of a streamed answer counts in full until its first token, and other prompts do not
 // count. Decisions use [Snapshot.LoadAt].
 func (s *Snapshot) Load(h Holder) Load {

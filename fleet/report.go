@@ -49,9 +49,10 @@ const (
 	longestBacklog = 24 * time.Hour // upper bound for the predicted time of other routers' prompts
 )
 
-// Report stores an engine's report about h. The reported work less this router's own work on h, if positive, is the
-// work of other routers. This difference may be too small, because this router's own work includes requests that have
-// not reached the engine yet. Report allocates, which is acceptable because engines are asked once a second.
+// Report stores an engine's report about h. The reported work less the work of this router and of its peers on h, if
+// positive, is the work of other routers. This difference may be too small, because the work of this router includes
+// requests that have not reached the engine yet. It may be too large by what peers have not told yet. Report allocates,
+// which is acceptable because engines are asked once a second.
 func (f *Fleet) Report(h Holder, r Reported) {
 	snap := f.Snapshot()
 	s := snap.state(h)

@@ -14,6 +14,11 @@ type Work struct {
 	Most  int   // the greatest number of requests that the holder may have, this request included; 0 is no limit
 	Scope Scope // the request's model name and endpoint, for which the holder has a health of its own; 0 is none
 
+	// Peer says that another router sent the request, and told this router of it. Such a request counts as load. Nothing
+	// is learned from its times, because they are as late as the messages of the peer. It is no sign of the holder's
+	// life, no trial of a breaker and no leak.
+	Peer bool
+
 	// Whole says that the answer comes in one piece, so that its first token is not seen. FirstToken then means that the
 	// whole answer has come. The prompt counts as computed from the predicted time on, but not while the engine reports
 	// that the request waits in its queue ([Fleet.Report]). If Tokens is called after FirstToken, the time of prompt and
@@ -113,7 +118,7 @@ const (
 
 // Reserve puts w on holder h and fills r, which must hold nothing. If h already has w.Most requests, Reserve reserves
 // nothing and returns false. It also returns false if h does not exist, because its id was retired after the caller
-// chose h. If h's breaker is half open, the request is the breaker's trial.
+// chose h. If h's breaker is half open, the request is the breaker's trial, unless w.Peer is set.
 //
 // Reserve allocates nothing in steady state. It takes a lock of h for about a microsecond. Requests to other holders do
 // not wait for this lock.
@@ -130,7 +135,9 @@ func (f *Fleet) Reserve(r *Reservation, h Holder, w Work, now int64) bool {
 		return false
 	}
 	r.longest = w.longestAnswer(snap.Worker(h))
-	s.begin(f.config.Breaker, w.Scope, now)
+	if !w.Peer {
+		s.begin(f.config.Breaker, w.Scope, now)
+	}
 	return true
 }
 
@@ -189,6 +196,21 @@ func (r *Reservation) Output() int {
 	return int(r.output)
 }
 
+// Alive records a sign of life of the request at now, in Unix nanoseconds: see [Fleet.Expire]. It reports whether the
+// reservation still holds the request. It is for requests of peers (Work.Peer), of which no tokens are told.
+func (r *Reservation) Alive(now int64) bool {
+	if r.ledger == nil {
+		return false
+	}
+	r.ledger.mu.Lock()
+	defer r.ledger.mu.Unlock()
+	if r.stage == stageNone {
+		return false
+	}
+	r.touched = max(r.touched, now)
+	return true
+}
+
 // Release ends the request and removes all its load from the holder. now is the present time in Unix nanoseconds.
 func (r *Reservation) Release(now int64) {
 	if r.ledger != nil {
@@ -207,8 +229,8 @@ func (r *Reservation) Held() bool {
 }
 
 // Expire releases the load of requests that gave no sign of life for Config.Expiry. now is the present time in Unix
-// nanoseconds. Expire returns the number of leaks, which are these requests: a leak is a bug of a caller that never
-// called Release. Expire visits all holders; two calls a minute are enough.
+// nanoseconds. Expire returns the number of leaks, which are these requests without those of peers: a leak is a bug of
+// a caller that never called Release. Expire visits all holders; two calls a minute are enough.
 func (f *Fleet) Expire(now int64) (leaks int) {
 	s := f.Snapshot()
 	for i := range s.holders {

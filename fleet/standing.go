@@ -35,7 +35,7 @@ func (s *Snapshot) Standing(h Holder, scope Scope, tenant string, now int64) Sta
 	case st.suspect.Load() != 0:
 		return Standing{Bar: BarSuspect}
 	}
-	underWay := st.work.requests.Load()
+	underWay := st.work.own()
 	share := st.ramp.standing(now, underWay)
 	if one != nil {
 		share = min(share, one.ramp.standing(now, underWay))
@@ -253,7 +253,7 @@ func (s *Snapshot) Share(h Holder, now int64) float64 {
 // h is frozen: an engine that computes a long prompt sends nothing either.
 func (s *Snapshot) Silence(h Holder) (since int64) {
 	st := s.state(h)
-	if st == nil || st.work.requests.Load() == 0 {
+	if st == nil || st.work.own() == 0 {
 		return 0
 	}
 	return st.work.heard.Load()

@@ -53,9 +53,13 @@ func (s *Snapshot) AppendUnderway(dst []Underway, h Holder, now int64, most int)
 		if !taken(r) {
 			continue
 		}
-		if r.unseen {
-			u := r.underway(r.until, r.until > now)
-			u.Output = max(int(min(float64(now-r.until)/1e6/step, math.MaxInt32)), 0)
+		if r.unseen || r.work.Peer {
+			first := r.until
+			if !r.unseen {
+				first = r.first
+			}
+			u := r.underway(first, first > now)
+			u.Output = max(int(min(float64(now-first)/1e6/step, math.MaxInt32)), 0)
 			if u.MostTokens > 0 {
 				u.Output = min(u.Output, u.MostTokens)
 			}

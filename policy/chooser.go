@@ -105,4 +105,5 @@ type Prompt struct {
 	Keys      []block.Key   // the keys of the prompt's full blocks; nil if they are not known
 	BlockSize int           // tokens of a block of Keys
 	Text      []byte        // the prompt's text in one piece; nil if no policy in use needs it
+	TextBytes int           // the length of the text in bytes, also if Text is not at hand; 0 is not known
 }

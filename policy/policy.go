@@ -31,6 +31,10 @@ type Spec struct {
 	// reads the prompt's text.
 	NeedsMatches, NeedsText bool
 
+	// Learns says what the Chooser's Routed reads of a prompt besides keys: peers that told this router of a request have
+	// to tell this, too.
+	Learns PromptForm
+
 	// NeedsActive says that the policy reads Candidate.Active. This costs a lookup at each holder with a match.
 	NeedsActive bool
 	// NeedsAtRisk says that the policy reads Candidate.AtRisk. This costs a lookup at each holder with a match and with
@@ -71,6 +75,16 @@ type Spec struct {
 	// policy and the router has no setting of its own. 0 leaves the size to the router.
 	BlockSize int
 }
+
+// PromptForm is a form of a prompt.
+type PromptForm uint8
+
+// The forms. If the preferred form of a prompt is not known, the other one is meant.
+const (
+	FormNone   PromptForm = iota // neither text nor tokens
+	FormText                     // the text, or else the tokens
+	FormTokens                   // the tokens, or else the text
+)
 
 // Learned says how long a prompt counts as cached at the holder that it was sent to.
 type Learned struct {
@@ -238,6 +252,9 @@ func (p *Policy) NeedsAtRisk() bool { return p.spec.NeedsAtRisk }
 
 // NeedsText reports whether the policy reads the prompt's text.
 func (p *Policy) NeedsText() bool { return p.spec.NeedsText }
+
+// Learns returns what the policy learns from besides the keys of a prompt.
+func (p *Policy) Learns() PromptForm { return p.spec.Learns }
 
 // Terms returns the names of the terms of a candidate's Score, in the order of Candidate.Terms. They are the names of
 // the scorers, or the names in [Spec].Terms.

@@ -29,7 +29,7 @@ func (a *App) showWorkers() []telemetry.Worker {
 		for _, h := range w.Holders {
 			trust, _ := snapshot.Trust(h)
 			indexed := index[h]
-			holder := telemetry.Holder{Rank: snapshot.Rank(h), Trust: trust, Load: snapshot.Load(h),
+			holder := telemetry.Holder{Rank: snapshot.Rank(h), Trust: trust, Load: snapshot.Load(h).Own(),
 				Reported: snapshot.LoadAt(h, now.UnixNano()).Reported, Timing: snapshot.Timing(h), Pace: snapshot.Pace(h),
 				Blocks: indexed.IndexBlocks, Evicted: indexed.IndexEvicted, Refused: indexed.IndexRefused,
 				Suspect: snapshot.Suspected(h), Share: snapshot.Share(h, now.UnixNano()), Useless: len(snapshot.Useless(h)) > 0,

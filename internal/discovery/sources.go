@@ -181,7 +181,7 @@ func (s *Watcher) drain(url string, draining bool) {
 // requestsAt returns how many requests of this router are under way at a worker.
 func requestsAt(snap *fleet.Snapshot, w *fleet.Worker) (n int64) {
 	for _, h := range w.Holders {
-		n += snap.Load(h).Requests
+		n += snap.Load(h).Own().Requests
 	}
 	return n
 }

@@ -78,7 +78,7 @@ const maxWindow = 1 << 16
 const firstBuckets = 4096
 
 func length(q *policy.Query) int64 {
-	if n := len(q.Prompt.Text); n > 0 {
+	if n := max(len(q.Prompt.Text), q.Prompt.TextBytes); n > 0 {
 		return int64(n)
 	}
 	return 4 * int64(q.PromptTokens)

@@ -85,7 +85,7 @@ func (p CacheAware) Validate() error {
 func (p CacheAware) Spec(name string) policy.Spec {
 	return policy.Spec{
 		Name: name, Terms: []string{"sent before", "idle"}, Reasons: cacheAwareReasons,
-		NeedsText: p.By == byText, NeedsMatches: p.By == byTokens,
+		NeedsText: p.By == byText, NeedsMatches: p.By == byTokens, Learns: learnsBy(p.By),
 		Chooser: func() policy.Chooser {
 			return &cacheAware{p, newPrompts(p.By == byTokens, placement.Config{
 				Bytes:       p.MaxBytes,
@@ -103,6 +103,14 @@ var cacheAwareReasons = map[policy.Branch]string{
 	policy.BranchFallback: "the worker that was sent the longest beginning cannot be used: the next longest, fewest requests among equals",
 	policy.BranchSpill:    "the fleet is out of balance: fewest requests",
 	policy.BranchNoTokens: "nothing of the prompt is known: fewest requests",
+}
+
+// learnsBy returns what a policy with this value of By learns from.
+func learnsBy(by string) policy.PromptForm {
+	if by == byTokens {
+		return policy.FormTokens
+	}
+	return policy.FormText
 }
 
 type cacheAware struct {

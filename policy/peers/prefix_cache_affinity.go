@@ -84,7 +84,7 @@ func (p PrefixCacheAffinity) Spec(name string) policy.Spec {
 	return policy.Spec{
 		Name: name, Terms: []string{"sent before", "idle"}, Filters: filtersOf(p.Filters, filterSettings{locality: p.Locality}), Reach: reachOf(p.Filters, p.Locality),
 		Reasons:   prefixAffinityReasons,
-		NeedsText: p.By == byText, NeedsMatches: p.By == byTokens,
+		NeedsText: p.By == byText, NeedsMatches: p.By == byTokens, Learns: learnsBy(p.By),
 		Chooser: func() policy.Chooser { return &prefixAffinity{p, newPrompts(p.By == byTokens, c, charsPerToken)} },
 	}
 }
