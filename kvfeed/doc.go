@@ -12,6 +12,8 @@
 // needed if requests carry a cache_salt or an extra_key: [Feed.Scoped], before such a request is sent. [Feed.Ready]
 // waits until the feed has read what the engines have cached.
 //
+// [Feed.Checkpoint] returns what the feed knows of a holder, and [Feed.Offer] lets another feed continue from that.
+//
 // A program with an index of its own uses a [Subscriber] and package kvevent instead.
 //
 // The package knows what gaps of a stream and missing fields of an event mean for the claims of the index. It does not

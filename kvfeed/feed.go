@@ -33,11 +33,14 @@ type Feed struct {
 	// changed points to the channel that is closed when a stream may have caught up; nil: no call of Ready waits.
 	changed atomic.Pointer[chan struct{}]
 
+	warm warming // for checkpoints of holders, see offer.go
+
 	began atomic.Int64 // when the present check or reconciliation began or last made progress, Unix nanoseconds; 0: none is running
 
 	mu      sync.Mutex // guards the fields below; never held while waiting
 	streams map[fleet.Holder]*follower
 	turns   map[fleet.WorkerID]*sync.Mutex // see turnOf
+	offered map[place]*Checkpoint          // checkpoints of holders that have no stream yet
 }
 
 // place names a rank at a URL. When a worker leaves and comes back, its rank has the same place. The ids of workers and
@@ -53,6 +56,9 @@ type follower struct {
 	stop  context.CancelFunc
 	done  chan struct{} // closed when all goroutines of the stream have ended
 	bound bool          // the engine connected to the router; false: the router dials the engine
+
+	sequence *sequence
+	asked    asked // when a checkpoint was asked for last; Feed.mu guards it
 }
 
 // New returns a Feed that applies events to router, for the holders of router's fleet. It starts nothing. Each log line
@@ -62,7 +68,8 @@ func New(router *warmpath.Router, c Config, log *slog.Logger) *Feed {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	feed := &Feed{router: router, fleet: router.Fleet(), config: c, log: log, present: map[fleet.Holder]uint64{}, streams: map[fleet.Holder]*follower{}, turns: map[fleet.WorkerID]*sync.Mutex{}}
+	feed := &Feed{router: router, fleet: router.Fleet(), config: c, log: log, present: map[fleet.Holder]uint64{}, streams: map[fleet.Holder]*follower{}, turns: map[fleet.WorkerID]*sync.Mutex{}, offered: map[place]*Checkpoint{}}
+	feed.warm.lacking, feed.warm.released = make(chan struct{}, 1), make(chan struct{}, 1)
 	if c.Listen != "" {
 		feed.listener = newListener(feed)
 	}
@@ -160,6 +167,7 @@ func (feed *Feed) Run(ctx context.Context) error {
 			}
 			return nil
 		case <-snap.Superseded():
+		case <-feed.warm.released:
 		case <-ticker.C:
 			now := time.Now()
 			feed.began.Store(now.UnixNano())
@@ -272,7 +280,7 @@ func (feed *Feed) reconcile(ctx context.Context, snap *fleet.Snapshot) {
 		_, running := feed.streams[h]
 		feed.mu.Unlock()
 		// A worker that serves no model has no index, so there is nothing to apply events to.
-		if w := snap.Worker(h); !running && feed.router.Generation(h) != 0 {
+		if w := snap.Worker(h); !running && feed.router.Generation(h) != 0 && !feed.waits(place{w.URL, snap.Rank(h)}, source) {
 			feed.begin(ctx, feed.newStream(w, h, source))
 		}
 	}
@@ -342,7 +350,8 @@ func (feed *Feed) newStream(w *fleet.Worker, h fleet.Holder, source fleet.EventS
 		log:    feed.log.With("worker", w.URL, "rank", rank, "endpoint", source.Endpoint),
 		holder: h, worker: w.ID, url: w.URL, rank: rank, ranks: w.Facts.Ranks, engine: w.Facts.Engine, version: w.Facts.Version,
 		source: source, used: feed.keysOf(place{w.URL, rank}), extras: feed.extrasOf(place{w.URL, rank}), turn: feed.turnOf(w.ID),
-		state: state{started: time.Now(), processedThen: feed.fleet.Snapshot().Load(h).Processed, trust: fleet.TrustApproximate, logged: fleet.TrustApproximate},
+		checkpoints: &feed.warm.counters,
+		state:       state{started: time.Now(), processedThen: feed.fleet.Snapshot().Load(h).Processed, trust: fleet.TrustApproximate, logged: fleet.TrustApproximate},
 	}
 	s.removals = removalsOf(s.engine, s.version)
 	s.generation.Store(feed.router.Generation(h))
@@ -373,7 +382,8 @@ func (feed *Feed) begin(ctx context.Context, s *stream) {
 		s.closing.Store(true)
 		cancel()
 	}
-	f := &follower{stream: s, stop: stop, done: make(chan struct{})}
+	f := &follower{stream: s, stop: stop, done: make(chan struct{}), sequence: sub.stream}
+	feed.supply(f)
 	if !feed.insert(f) { // meanwhile the engine connected to the router
 		cancel()
 		return
@@ -381,6 +391,7 @@ func (feed *Feed) begin(ctx context.Context, s *stream) {
 	s.mu.Lock()
 	s.assess(time.Now())
 	s.mu.Unlock()
+	feed.useOffered(f)
 	go func() {
 		defer close(f.done)
 		if err := sub.Run(sctx); err != nil {

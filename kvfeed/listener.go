@@ -259,7 +259,8 @@ func (in *incoming) adopt(parts [][]byte) bool {
 	s := feed.newStream(w, h, fleet.EventSource{Endpoint: "bound " + in.peer, Topic: in.topic})
 	sequence := newSequence(feed.config.wire(s.ranks).withDefaults(), "", s)
 	s.wire = sequence.snapshot
-	f := &follower{stream: s, done: make(chan struct{}), bound: true}
+	f := &follower{stream: s, done: make(chan struct{}), bound: true, sequence: sequence}
+	feed.supply(f)
 	f.stop = func() {
 		s.closing.Store(true)
 		// Lock waits until the present message is applied: no block may be stored after the holder is forgotten.

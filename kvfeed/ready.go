@@ -35,6 +35,9 @@ func (feed *Feed) behind(generation uint64) string {
 	if feed.reconciled.Load() < generation {
 		return "the fleet's workers"
 	}
+	if feed.warm.holding.Load() {
+		return "holders of which another router may have a checkpoint"
+	}
 	for _, f := range feed.list() {
 		if !f.caughtUp() {
 			return fmt.Sprintf("%s, rank %d", f.url, f.rank)

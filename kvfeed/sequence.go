@@ -50,6 +50,12 @@ type sequence struct {
 	distrust   bool               // the replay is not used on this connection any more: see contradicted and count
 	progress   uint64             // grows whenever a recovery brings something new, or the stream restarts
 	abort      context.CancelFunc // ends the present replay; nil: there is none
+
+	// For checkpoints: see resume.go.
+	resume   *resumption // waits until the engine confirms it; nil: there is none
+	lacking  func()      // called when the stream begins to keep messages for a checkpoint; nil: it keeps none
+	kept     pending     // without a replay: the live messages of this connection since the last loss, from keptFrom on
+	keptFrom uint64
 }
 
 // maxStrikes is the number of contradictions between replay and live stream after which the replay counts as another
@@ -72,6 +78,7 @@ type sequenceCounters struct {
 func newSequence(cfg StreamConfig, replay string, h Handler) *sequence {
 	s := &sequence{cfg: cfg, h: h, replay: replay, kick: make(chan struct{}, 1), whole: true}
 	s.pending.maxMessages, s.pending.maxBytes = cfg.PendingMessages, cfg.PendingBytes
+	s.kept.maxMessages, s.kept.maxBytes = min(cfg.PendingMessages, keptMessages), min(cfg.PendingBytes, keptBytes)
 	return s
 }
 
@@ -104,11 +111,14 @@ func (s *sequence) connect() {
 	defer s.mu.Unlock()
 	s.epoch++
 	if s.live && !s.agreed {
-		// On the last connection, no replayed message was equal to a live message. The replays may have come from another
-		// engine, which had started meanwhile. So the replayed messages must not verify the stream.
+		// On the last connection, no replayed message was equal to a live message. The replays may have come from
+		// another engine, which had started meanwhile. So the replayed messages must not verify the stream.
 		s.seen.forgetReplayed()
 	}
 	s.seen.disconnect()
+	if s.resume != nil {
+		s.seen.restore(s.resume)
+	}
 	s.distrust, s.strikes, s.agreed, s.unnumbered = false, 0, false, false
 	s.live, s.announced = false, false
 	s.began, s.probe = s.next, 0
@@ -126,6 +136,7 @@ func (s *sequence) disconnect(err error) {
 	defer s.mu.Unlock()
 	s.stopReplay()
 	s.pending.forget()
+	s.kept.forget()
 	s.overflow = false
 	s.connected = false
 	if !s.canReplay() && s.next > 0 {
@@ -218,6 +229,8 @@ func (s *sequence) count(payload []byte) {
 		s.whole, s.announced, s.overflow = false, false, false
 		s.stopReplay()
 		s.pending.forget()
+		s.kept.forget()
+		s.refuse("the engine's messages carry no sequence numbers")
 		s.h.Lost(s.next, s.next)
 		s.h.Unnumbered()
 	}
@@ -259,7 +272,9 @@ func (s *sequence) askFrom(seq uint64, payload []byte) {
 // verify records that next and seen belong to the stream of this connection, and hands over kept messages that follow.
 func (s *sequence) verify() {
 	s.verified = true
-	s.drain()
+	if s.resumed() {
+		s.drain()
+	}
 }
 
 // hold keeps a live message whose predecessors are missing, or that came before the stream is verified, and starts a
@@ -290,6 +305,9 @@ func (s *sequence) deliver(seq uint64, payload []byte, live bool) {
 	s.h.Message(seq, payload)
 	s.stats.next.Store(int64(s.next))
 	s.stats.messages.Add(1)
+	if live && s.lacking != nil && !s.whole && s.replay == "" && !s.unnumbered {
+		s.retain(seq, payload)
+	}
 }
 
 // drain hands over kept messages as long as the expected message is among them.
@@ -313,11 +331,14 @@ func (s *sequence) lose(end uint64) {
 	s.next = end
 	s.stats.lost.Add(end - from)
 	s.whole, s.announced = false, false
+	s.kept.forget()
 	s.h.Lost(from, end)
 	s.drain()
 }
 
-// restart follows an engine whose stream began again. Kept messages stay, because they came on this connection.
+// restart follows an engine whose stream began again. Pending messages stay, because they came on this connection. If a
+// checkpoint waits for the engine, the engine has not confirmed it: the checkpoint is dropped, and the stream is read
+// from its beginning.
 func (s *sequence) restart(why string) {
 	s.next = 0
 	s.seen.forget()
@@ -326,9 +347,12 @@ func (s *sequence) restart(why string) {
 	s.began, s.probe = 0, 0
 	s.wanted = s.canReplay()
 	s.progress++
-	s.h.Restarted(why)
+	s.kept.forget()
+	if refused := s.refuse(why); !refused {
+		s.h.Restarted(why)
+		s.stats.restarts.Add(1)
+	}
 	s.stats.next.Store(0)
-	s.stats.restarts.Add(1)
 	s.stopReplay()
 	s.wake()
 }

@@ -18,22 +18,23 @@ import (
 // stream applies the events of one holder. It is the [Handler] of the holder's sequence: one goroutine at a time calls
 // the Handler's methods, in order. The feed checks the stream from another goroutine.
 type stream struct {
-	router     *warmpath.Router
-	fleet      *fleet.Fleet
-	config     *Config
-	log        *slog.Logger // names worker and rank
-	noteChange func()       // called when the stream may have caught up
-	holder     fleet.Holder
-	worker     fleet.WorkerID
-	url        string
-	rank       int
-	ranks      int // number of the worker's ranks, including ranks that requests do not use
-	engine     fleet.Engine
-	source     fleet.EventSource
-	version    string         // the engine's version
-	used       *atomic.Uint32 // kvevent.Keys that requests to the holder may carry, see keysOf
-	extras     *extras        // values of extra_key that requests to the holder carried
-	wire       func() StreamStats
+	router      *warmpath.Router
+	fleet       *fleet.Fleet
+	config      *Config
+	log         *slog.Logger // names worker and rank
+	noteChange  func()       // called when the stream may have caught up
+	holder      fleet.Holder
+	worker      fleet.WorkerID
+	url         string
+	rank        int
+	ranks       int // number of the worker's ranks, including ranks that requests do not use
+	engine      fleet.Engine
+	source      fleet.EventSource
+	version     string         // the engine's version
+	used        *atomic.Uint32 // kvevent.Keys that requests to the holder may carry, see keysOf
+	extras      *extras        // values of extra_key that requests to the holder carried
+	wire        func() StreamStats
+	checkpoints *checkpointCounters // shared by all streams of the feed
 
 	began      atomic.Int64  // when the present call of the handler began or last made progress, Unix nanoseconds; 0: none
 	moved      atomic.Int64  // when any call of the handler last made progress or ended, Unix nanoseconds
@@ -95,6 +96,7 @@ type state struct {
 	ahead       int       // if hasAhead: number of tokens after a block that the block's hash covers
 	hasAhead    bool      // the look-ahead is known: a block with tokens was stored
 	mixed       string    // if look-aheads of events differ: the reason why only the hashes of some events are used
+	resumed     bool      // the holder's blocks came with a checkpoint
 	unread      string    // error of an announcement that could not be read; "": none since the last reset or loss
 	indexLost   string    // why the index lost blocks of the holder; "": it lost none
 	indexSeen   time.Time // when askIndex last ran; indexSaid is its result
@@ -157,7 +159,7 @@ func (s *stream) drop(missing string) {
 	s.forgotten++
 	s.complete, s.missing = false, missing
 	s.unread, s.indexLost, s.mixed = "", "", ""
-	s.unremoved, s.unplaced = unremoved{}, false
+	s.unremoved, s.unplaced, s.resumed = unremoved{}, false, false
 	s.tiers, s.reset, s.hasNumber, s.hasAhead, s.wholeThen = 0, false, false, false, false
 }
 

@@ -79,7 +79,7 @@ func (s *stream) judge(now time.Time) (fleet.Trust, string) {
 		return fleet.TrustNone, fmt.Sprintf("the event stream is disconnected since %s UTC: %s", s.since.UTC().Format(time.TimeOnly), brief(s.connErr))
 	case s.ambiguous != "":
 		return fleet.TrustApproximate, fmt.Sprintf("requests carry %s, which the engine's events do not contain: learned from requests", s.ambiguous)
-	case s.silent != "" && s.stored == 0:
+	case s.silent != "" && s.stored == 0 && !s.resumed:
 		return fleet.TrustApproximate, s.silent + "; learned from requests"
 	case len(s.unremoved.queue) > 0:
 		return fleet.TrustApproximate, fmt.Sprintf("tier %q announces no removals: its blocks count for %v after they were stored (events.unremoved_ttl)",

@@ -19,6 +19,8 @@ type Held struct {
 	Group     int
 	Attention block.Attention
 	Window    int // in tokens
+	// AnyTierOrder says that each block of the holder counts on its fastest tier: see Stored.AnyTierOrder.
+	AnyTierOrder bool
 
 	Depth  int    // the number of blocks of the chain before the run
 	Parent uint64 // the engine hash of the block before the run
@@ -71,7 +73,7 @@ func (x *Index) collectHeld(h *holder) (list []Held, err error) {
 		if h.tooMany || g.unit > int(x.size) {
 			return nil, ErrExceptions
 		}
-		list = append(list, Held{Group: g.id, Attention: g.kind, Window: g.window})
+		list = append(list, Held{Group: g.id, Attention: g.kind, Window: g.window, AnyTierOrder: h.anyTier})
 	}
 	for c := uint32(0); c < b.strands.Space(); c++ {
 		if h.pointed-h.twins > h.waiting || h.disowned {
@@ -155,6 +157,10 @@ func (x *Index) Load(id fleet.Holder, r *Held) error {
 		return fmt.Errorf("load blocks of holder %d: the index's budget has no room for so large an id, or for so many holders", id)
 	}
 	x.pass()
+	if r.AnyTierOrder && !h.anyTier {
+		h.anyTier = true
+		x.publish(h)
+	}
 	bit, one := uint64(0), record{tier: r.Tier, size: x.size}
 	if r.Tier < block.NumTiers {
 		g := x.join(h, &Stored{Group: r.Group, Attention: r.Attention, Window: r.Window, BlockSize: int(x.size)})
