@@ -26,7 +26,7 @@ var layers = [][]string{
 	{"internal/admin"},
 	{"internal/gateway", "internal/mockengine", "internal/sim", "internal/loadgen", "internal/doctor"},
 	{"internal/tokens/inprocess", "internal/telemetry"},
-	{"internal/proxy", "kvfeed", "internal/discovery", "internal/tokens", "internal/report"},
+	{"internal/proxy", "kvfeed", "publish", "internal/discovery", "internal/tokens", "internal/report"},
 	{"internal/connector"},
 	{"internal/api", "internal/queue", "internal/tenant", "internal/engine", "internal/workload"},
 	{"", "internal/zmtp"}, // "" is the root package, the Router
