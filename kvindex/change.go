@@ -25,6 +25,9 @@ type Change struct {
 	// Parent is the key of the block before Keys[0], and ParentHash is its engine hash. Both are 0 if Depth is 0.
 	Parent     block.Key
 	ParentHash uint64
+	// Before are the keys of the blocks of the chain right before Keys[0], from the last block on whose depth is a
+	// multiple of ChangePage. A reader that keeps blocks in pages of this length needs them to find the page.
+	Before []block.Key
 	// Keys are consecutive blocks of one chain, at most 256.
 	Keys []block.Key
 	// Hashes are the engine's hashes of the blocks, one for each key. A hash is 0 if no single hash names the block: the
@@ -51,11 +54,15 @@ const (
 	Regrouped                       // what limits the holder's matches changed: Groups, AnyTierOrder and Unprovable
 )
 
+// ChangePage is the unit of Change.Before, in blocks.
+const ChangePage = 16
+
 // teller tells Config.Changed of changes. Its buffers belong to the index's lock.
 type teller struct {
 	to     func(*Change)
 	change Change
 	keys   [mostStretch]block.Key
+	before [ChangePage]block.Key
 	hashes [mostStretch]uint64
 	groups []GroupStats
 }
@@ -118,11 +125,17 @@ func (b *blocks) tell(h *holder, i, lo, hi uint32, before, after uint64) {
 func (b *blocks) describe(t *teller, h *holder, at spot, n uint32) {
 	c := &t.change
 	*c = Change{Holder: h.id, Depth: int(b.end(at)) - 1, Keys: t.keys[:n], Hashes: t.hashes[:n]}
-	if up := b.before(at); up != 0 {
+	up := b.before(at)
+	if up != 0 {
 		c.Parent = b.key(up)
 		if hash, has := b.hash(up); has {
 			c.ParentHash = hash
 		}
+	}
+	c.Before = t.before[:c.Depth%ChangePage]
+	for k := len(c.Before) - 1; k >= 0; k-- {
+		c.Before[k] = b.key(up)
+		up = b.before(up)
 	}
 	s := b.strands.At(at.strand())
 	firsts, seconds := s.run.Firsts()[at.offset():], s.run.Seconds()[at.offset():]
@@ -144,3 +157,50 @@ func (b *blocks) tellBits(t *teller, h *holder, kind ChangeKind, places uint64) 
 		t.to(c)
 	}
 }
+
+// TellAgain tells Config.Changed again what the index claims of a holder, a part at a time: the cache groups of the
+// holder, and Added for its blocks. The first call has from 0, and the next call has the number that this call returns.
+// -1 means that everything was told, or that the holder is not known. Changes between the calls are told as they happen.
+// So a reader that forgot the holder before the first call knows the same as the index after the last one.
+func (x *Index) TellAgain(id fleet.Holder, from int) (next int) {
+	x.lock()
+	defer x.unlock()
+	h, b := x.holder(id), &x.blocks
+	if h == nil || b.teller == nil || from < 0 {
+		return -1
+	}
+	if from == 0 {
+		b.teller.regrouped(h)
+	}
+	told := uint32(0)
+	for c := uint32(max(from, 1)); c < b.strands.Space(); c++ {
+		b.steps++
+		if told >= mostTold || c-uint32(from) >= mostLooked {
+			return int(c)
+		}
+		s := b.strands.At(c)
+		if s == nil || s.length() == 0 {
+			continue
+		}
+		lo := uint32(0)
+		for _, w := range b.segmentWords(s) {
+			if w == 0 {
+				break
+			}
+			g := segmentOf(w)
+			if held := b.sets.state(b.sets.get(g.set, h.id)).held(); held != 0 {
+				b.tell(h, c, lo, g.end, 0, held)
+				told += g.end - lo
+			}
+			lo = g.end
+		}
+	}
+	return -1
+}
+
+// mostTold and mostLooked bound one part of TellAgain, in blocks and in strands: it holds the index's lock for some
+// hundred microseconds.
+const (
+	mostTold   = 2048
+	mostLooked = 8192
+)
