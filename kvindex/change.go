@@ -160,8 +160,8 @@ func (b *blocks) tellBits(t *teller, h *holder, kind ChangeKind, places uint64) 
 
 // TellAgain tells Config.Changed again what the index claims of a holder, a part at a time: the cache groups of the
 // holder, and Added for its blocks. The first call has from 0, and the next call has the number that this call returns.
-// -1 means that everything was told, or that the holder is not known. Changes between the calls are told as they happen.
-// So a reader that forgot the holder before the first call knows the same as the index after the last one.
+// -1 means that everything was told, or that the holder is not known. Changes between the calls are told as they
+// happen. So a reader that forgot the holder before the first call knows the same as the index after the last one.
 func (x *Index) TellAgain(id fleet.Holder, from int) (next int) {
 	x.lock()
 	defer x.unlock()

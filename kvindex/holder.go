@@ -221,13 +221,14 @@ func (x *Index) recountGrowth(h *holder, g uint8) (bytes int64) {
 // publish computes a holder's view and shows it to readers.
 func (x *Index) publish(h *holder) {
 	x.blocks.teller.regrouped(h)
-	x.setView(h.id, x.digest(h))
+	x.setView(h.id, digest(h.groups, x.size, h.anyTier, h.tooMany))
 }
 
-func (x *Index) digest(h *holder) *view {
-	v := &view{anyTier: h.anyTier, unknown: h.tooMany}
-	for i := range h.groups {
-		g := &h.groups[i]
+// digest returns the view of a holder. size is the number of tokens of a block of the index.
+func digest(groups []group, size uint32, anyTier, tooMany bool) *view {
+	v := &view{anyTier: anyTier, unknown: tooMany}
+	for i := range groups {
+		g := &groups[i]
 		l := limit{unit: uint64(max(g.unit, 1))}
 		switch {
 		case g.kind == block.AttentionFull:
@@ -235,7 +236,7 @@ func (x *Index) digest(h *holder) *view {
 		case g.kind == block.AttentionSlidingWindow && g.window > 0:
 			// The engine looks for whole blocks of its own that cover window-1 tokens before the length.
 			tokens := (uint64(g.window) - 1 + l.unit - 1) / l.unit * l.unit
-			l.window = uint32(min((tokens+uint64(x.size)-1)/uint64(x.size), 1<<31))
+			l.window = uint32(min((tokens+uint64(size)-1)/uint64(size), 1<<31))
 		case g.kind == block.AttentionStateSpace:
 			l = limit{window: 1, unit: 1} // a length is usable if a checkpoint is at its end
 		default:
@@ -243,7 +244,7 @@ func (x *Index) digest(h *holder) *view {
 		}
 		v.groups = append(v.groups, l)
 	}
-	if v.full == 1 && len(h.groups) == 1 {
+	if v.full == 1 && len(groups) == 1 {
 		if v.groups = nil; !v.anyTier {
 			return fullView
 		}

@@ -294,22 +294,27 @@ func (x *Index) weigh(m *matcher, dst []Match) (_ []Match, ok bool) {
 				break // some full-attention group has no further blocks
 			}
 		}
-		r := Match{Holder: one.holder()}
-		if v.full != 0 {
-			full := view{full: v.full, anyTier: v.anyTier}
-			r.Full = full.usable(m.own, x.size, &r.Tier)
-		}
-		if r.Blocks = r.Full; len(v.groups) > 0 {
-			r.Tier = [block.NumTiers]uint32{}
-			if r.Blocks = 0; !v.unknown {
-				r.Blocks = v.usable(m.own, x.size, &r.Tier)
-			}
-		}
-		if r.Blocks != 0 || r.Full != 0 {
+		if r := v.match(m.own, x.size); r.Blocks != 0 || r.Full != 0 {
+			r.Holder = one.holder()
 			dst = append(dst, r)
 		}
 	}
 	return dst, true
+}
+
+// match returns what a holder has of a request, given the runs of blocks that it has, without the holder's id.
+func (v *view) match(own []heldRun, size uint32) (r Match) {
+	if v.full != 0 {
+		full := view{full: v.full, anyTier: v.anyTier}
+		r.Full = full.usable(own, size, &r.Tier)
+	}
+	if r.Blocks = r.Full; len(v.groups) > 0 {
+		r.Tier = [block.NumTiers]uint32{}
+		if r.Blocks = 0; !v.unknown {
+			r.Blocks = v.usable(own, size, &r.Tier)
+		}
+	}
+	return r
 }
 
 // usable returns the longest length, in blocks, that all groups of a holder allow. It goes from tier to tier: where the

@@ -1,6 +1,7 @@
 package kvindextest
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"sync"
@@ -32,6 +33,9 @@ func Replayed(h *block.Hasher, cfg kvindex.Config) *Door {
 		if got := r.Match(keys, nil); !slices.Equal(got, dst[first:]) {
 			panic(fmt.Sprintf("the changes give %v, the index %v", got, dst[first:]))
 		}
+		if got := r.measure(keys); !slices.Equal(got, dst[first:]) {
+			panic(fmt.Sprintf("measured %v, the index says %v", got, dst[first:]))
+		}
 		return dst
 	}
 	return d
@@ -54,6 +58,32 @@ func (r *Replay) Match(keys []block.Key, dst []kvindex.Match) []kvindex.Match {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.x.match(keys, dst)
+}
+
+// measure answers as Match does, by kvindex.Measure.
+func (r *Replay) measure(keys []block.Key) (all []kvindex.Match) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id, h := range r.x.holders {
+		var groups []kvindex.GroupStats
+		for _, g := range h.groups {
+			groups = append(groups, kvindex.GroupStats{Group: g.id, Attention: g.kind, Window: g.window, BlockSize: g.unit})
+		}
+		held := make([]uint64, len(keys))
+		for at, blocks := range h.held {
+			for i, key := range keys {
+				if blocks[key] {
+					held[i] |= kvindex.Place(at.tier, at.group)
+				}
+			}
+		}
+		m := kvindex.NewMeasure(r.x.hasher.Size(), groups, h.anyTier, h.tooMany).Match(held)
+		if m.Holder = id; m.Blocks > 0 || m.Full > 0 {
+			all = append(all, m)
+		}
+	}
+	slices.SortFunc(all, func(a, b kvindex.Match) int { return cmp.Compare(a.Holder, b.Holder) })
+	return all
 }
 
 func (r *Replay) forget() {
