@@ -21,6 +21,10 @@ type Lookup struct {
 	// the prompt is left out, because an engine computes it in any case.
 	Keys []block.Key
 
+	// Salt and Extra are the cache_salt and the extra_key of the request. Keys include them already. Whoever follows the
+	// events has to know that requests carry such keys, before the request is sent: see kvfeed.Feed.Scoped.
+	Salt, Extra string
+
 	// Matches is the answer: one Match for each holder of this router's fleet that has the first block, in any order. The
 	// caller that asks the index fills it in, in blocks of BlockSize. Without an answer it stays empty. The slice may
 	// have room from an earlier question.
@@ -84,6 +88,7 @@ func (p *Prepared) addLookup(k *promptKeys, keys []block.Key, width int) {
 	h := k.index.hasher
 	p.lookups[n] = Lookup{
 		Model: k.index.model, BlockSize: h.Size(), Algorithm: h.Algorithm(), Keys: keys, Matches: p.lookups[n].Matches[:0],
+		Salt: p.request.Salt, Extra: p.request.Extra,
 		index: k.index, lora: k.lora, width: width,
 	}
 }
@@ -150,7 +155,7 @@ var ErrOtherKeys = errors.New("the keys of the question are not the index's: blo
 // ErrOtherKeys. Match takes no lock, and allocates nothing if q.Matches has room.
 func (r *Router) Match(q *Lookup) error {
 	q.Matches = q.Matches[:0]
-	x := (*r.indexes.Load())[q.Model]
+	x := r.served(q.Model)
 	if x == nil {
 		return fmt.Errorf("look up %d blocks of model %.128q: %w", len(q.Keys), q.Model, ErrUnknownModel)
 	}
@@ -161,14 +166,27 @@ func (r *Router) Match(q *Lookup) error {
 	return nil
 }
 
+// served returns the index of a base model, nil if no worker serves the model.
+func (r *Router) served(model string) *modelIndex {
+	snap := r.fleet.Snapshot()
+	if pool, ok := snap.Pool(model); ok && pool.Model == model {
+		return r.index(snap, model)
+	}
+	return nil
+}
+
 // Matches looks up the request's tokens in this router's own index, without a decision. Prompts that were sent and are
-// not confirmed are left out. The matches are by ascending holder, in blocks of the given number of tokens. They are
-// valid until the next call of a method of p. The error wraps ErrUnknownModel.
-func (p *Prepared) Matches() (blockSize int, matches []kvindex.Match, err error) {
+// not confirmed are left out. adapter is the prompt's LoRA adapter if the request's Model is a base model; "" means
+// what Model says. The matches are by ascending holder, in blocks of the given number of tokens. They are valid until
+// the next call of a method of p. The error wraps ErrUnknownModel.
+func (p *Prepared) Matches(adapter string) (blockSize int, matches []kvindex.Match, err error) {
 	snap := p.router.fleet.Snapshot()
 	pool, ok := snap.Pool(p.request.Model)
 	if !ok {
 		return 0, nil, fmt.Errorf("look up a prompt of model %.128q: %w", p.request.Model, ErrUnknownModel)
+	}
+	if adapter != "" && pool.LoRA == "" {
+		pool = &fleet.Pool{Name: pool.Name, Model: pool.Model, LoRA: adapter, BlockSize: pool.BlockSize}
 	}
 	x := p.router.index(snap, pool.Model)
 	p.hash(x, pool, false)
@@ -181,3 +199,35 @@ func (p *Prepared) Matches() (blockSize int, matches []kvindex.Match, err error)
 // Keys returns the keys of the prompt's full blocks in the index of the request's model, valid until
 // [Prepared.Recycle]. They are empty before the first decision or lookup.
 func (p *Prepared) Keys() []block.Key { return p.keys }
+
+// Dump calls emit with all blocks that the index has of h, parents before children, as [kvindex.Index.Dump] does. It
+// returns the number of tokens of a block, 0 if h serves no known model.
+func (r *Router) Dump(h fleet.Holder, emit func(*kvindex.Held) error) (blockSize int, err error) {
+	x := r.of(h)
+	if x == nil {
+		return 0, nil
+	}
+	if _, known := x.index.Holder(h); !known {
+		return x.hasher.Size(), nil
+	}
+	return x.hasher.Size(), x.index.Dump(h, emit)
+}
+
+// Ahead returns the look-ahead of h's engine in tokens, 0 if it has none: see [Router.SetAhead].
+func (r *Router) Ahead(h fleet.Holder) int {
+	if x := r.of(h); x != nil {
+		if a := x.aheads.Load(); a != nil {
+			return a.of[h]
+		}
+	}
+	return 0
+}
+
+// Keying returns how the index of a base model makes its keys. ok is false if the model has no index yet.
+func (r *Router) Keying(model string) (algorithm block.Algorithm, blockSize int, ok bool) {
+	x := r.served(model)
+	if x == nil {
+		return 0, 0, false
+	}
+	return x.hasher.Algorithm(), x.hasher.Size(), true
+}

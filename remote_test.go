@@ -141,11 +141,16 @@ func TestThePromptOfARequestIsLookedUpWithoutADecision(t *testing.T) {
 	w.store(1, prompt(1, 160), kvindex.Stored{})
 	p := w.router.Prepare(request(warmpath.Request{Tokens: prompt(1, 200)}))
 	defer p.Recycle()
-	size, matches, err := p.Matches()
+	size, matches, err := p.Matches("")
 	if err != nil || size != 16 || len(matches) != 1 || matches[0].Holder != 1 || matches[0].Blocks != 10 || len(p.Keys()) != 12 {
 		t.Errorf("%d keys; %d tokens, %v, %v", len(p.Keys()), size, matches, err)
 	}
-	if _, _, err := w.router.Prepare(&warmpath.Request{Model: "other", Tokens: prompt(1, 200)}).Matches(); !errors.Is(err, warmpath.ErrUnknownModel) {
+	tuned := w.router.Prepare(request(warmpath.Request{Tokens: prompt(1, 200)}))
+	defer tuned.Recycle()
+	if _, matches, err := tuned.Matches("sql"); err != nil || len(matches) != 0 {
+		t.Errorf("blocks of the base model match for an adapter: %v, %v", matches, err)
+	}
+	if _, _, err := w.router.Prepare(&warmpath.Request{Model: "other", Tokens: prompt(1, 200)}).Matches(""); !errors.Is(err, warmpath.ErrUnknownModel) {
 		t.Error(err)
 	}
 }
@@ -169,5 +174,29 @@ func TestALookupAllocatesNothing(t *testing.T) {
 		p.Recycle()
 	}); n >= 0.5 && !testenv.Race() { // a rare allocation is allowed: a garbage collection may empty the pool
 		t.Errorf("%v allocations", n)
+	}
+}
+
+func TestTheBlocksOfOneHolderAreDumped(t *testing.T) {
+	w := newWorld(t, warmpath.Options{}, vllm(), vllm())
+	w.store(1, prompt(1, 160), kvindex.Stored{})
+	for h, want := range []int{0, 10} {
+		blocks := 0
+		size, err := w.router.Dump(fleet.Holder(h), func(held *kvindex.Held) error {
+			blocks += len(held.Keys)
+			return nil
+		})
+		if size != 16 || err != nil || blocks != want {
+			t.Errorf("holder %d: %d blocks of %d tokens, want %d: %v", h, blocks, size, want, err)
+		}
+	}
+	if a, size, ok := w.router.Keying("llama"); a != block.XXH3 || size != 16 || !ok {
+		t.Errorf("%s keys of %d tokens, %v", a, size, ok)
+	}
+	if _, _, ok := w.router.Keying("other"); ok {
+		t.Error("an index of an unknown model")
+	}
+	if !w.router.SetAhead(0, 2) || w.router.Ahead(0) != 2 || w.router.Ahead(1) != 0 || w.router.Ahead(77) != 0 {
+		t.Errorf("look-aheads %d, %d, %d", w.router.Ahead(0), w.router.Ahead(1), w.router.Ahead(77))
 	}
 }
