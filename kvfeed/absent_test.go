@@ -75,3 +75,18 @@ func TestAWorkerThatIsBackAtOnceIsTrustedAsBefore(t *testing.T) {
 	s.look(time.Now())
 	r.trust(s.holder, fleet.TrustExact, "complete")
 }
+
+// TestEventsThatAnotherProcessFollowsAreNotFollowed: the router then asks the index of that process.
+func TestEventsThatAnotherProcessFollowsAreNotFollowed(t *testing.T) {
+	r := newRig(t, Config{Elsewhere: true})
+	f := facts(fleet.EngineVLLM, 16)
+	f.Events = []fleet.EventSource{{Endpoint: "tcp://127.0.0.1:1"}}
+	id := r.fleet.Put(workerURL, f)
+	h := r.fleet.Snapshot().ByID(id).Holders[0]
+	r.fleet.SetTrust(h, fleet.TrustExact, "told by the other process")
+	r.feed.reconcile(t.Context(), r.fleet.Snapshot())
+	if n := len(r.feed.streams); n != 0 {
+		t.Errorf("%d streams", n)
+	}
+	r.trust(h, fleet.TrustExact, "other process")
+}

@@ -42,6 +42,9 @@ type Config struct {
 	// blocks are smaller, the router uses the smaller size, but at least 16, and the log has a line about it. Default
 	// 0: no warning.
 	BlockSize int `yaml:"-"`
+	// Elsewhere says that another process follows the events, and that the router asks that process's index. The feed then
+	// follows no engine and sets no trust. It still forgets what the router learned of holders that left.
+	Elsewhere bool `yaml:"-"`
 	// Stream has the settings of each stream: times, retries, and bounds of memory. PendingBytes and MaxMessage are
 	// divided among the ranks of a worker. Default [DefaultStreamConfig].
 	Stream StreamConfig `yaml:"-"`

@@ -249,7 +249,7 @@ func (feed *Feed) reconcile(ctx context.Context, snap *fleet.Snapshot) {
 			}
 		}
 		for _, e := range w.Facts.Events {
-			if h, ok := w.Rank(e.Rank); ok {
+			if h, ok := w.Rank(e.Rank); ok && !feed.config.Elsewhere {
 				wanted[h] = e
 			}
 		}
