@@ -200,19 +200,6 @@ func (p *Prepared) Matches(adapter string) (blockSize int, matches []kvindex.Mat
 // [Prepared.Recycle]. They are empty before the first decision or lookup.
 func (p *Prepared) Keys() []block.Key { return p.keys }
 
-// Dump calls emit with all blocks that the index has of h, parents before children, as [kvindex.Index.Dump] does. It
-// returns the number of tokens of a block, 0 if h serves no known model.
-func (r *Router) Dump(h fleet.Holder, emit func(*kvindex.Held) error) (blockSize int, err error) {
-	x := r.of(h)
-	if x == nil {
-		return 0, nil
-	}
-	if _, known := x.index.Holder(h); !known {
-		return x.hasher.Size(), nil
-	}
-	return x.hasher.Size(), x.index.Dump(h, emit)
-}
-
 // Ahead returns the look-ahead of h's engine in tokens, 0 if it has none: see [Router.SetAhead].
 func (r *Router) Ahead(h fleet.Holder) int {
 	if x := r.of(h); x != nil {
