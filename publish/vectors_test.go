@@ -457,7 +457,7 @@ func vllmPayloads(t testing.TB) (payloads [][]byte) {
 }
 
 // published returns the case whose payload is the given one. ok is false if the library does not write such payloads:
-// it has no sessions, and it always writes the extra keys of blocks whose tokens it writes, unlike vLLM's offload tiers.
+// it has no sessions, and unlike vLLM's offload tiers it always writes the extra keys of blocks whose tokens it writes.
 func published(t testing.TB, payload []byte) (c vectorCase, ok bool) {
 	t.Helper()
 	d := kvevent.Decoder{KeepRaw: true}

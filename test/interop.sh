@@ -7,6 +7,8 @@
 #   - The protocol of OpenTelemetry for Python with gRPC (20 MB), in …/warmpath/otlp, for a receiver of traces.
 #   - Debian's prometheus (95 MB, unpacked and not installed), in …/warmpath/prometheus, for the dashboard and the alerts.
 #   - The same clients for Node (70 MB), in …/warmpath/npm. Needs node and npm.
+#   - For the publisher library: Debian's libzmq3-dev, gcc, make and pkg-config, as root (60 MB); pyzmq, msgpack and
+#     hatchling (20 MB), in …/warmpath/publish, with the wheels that a fresh environment of a test installs.
 #   - Where test/engines/setup.sh has installed vLLM: the Python modules of the vLLM 0.33.0 wheel (a download of 340 MB,
 #     60 MB stay in …/warmpath/wheels). A test makes the vectors in kvfeed/testdata again with these modules.
 set -euo pipefail
@@ -47,6 +49,19 @@ if [ ! -d "$cache/npm/node_modules/@anthropic-ai/sdk" ]; then
   echo "interop: installing the OpenAI and Anthropic clients for Node into $cache/npm"
   mkdir -p "$cache/npm"
   (cd "$cache/npm" && npm install --silent --no-audit --no-fund --no-package-lock 'openai@7.59.0' '@anthropic-ai/sdk@1.14.0')
+fi
+publish=$cache/publish
+if ! dpkg -s libzmq3-dev gcc make pkg-config >/dev/null 2>&1; then
+  echo "interop: installing libzmq3-dev, gcc, make and pkg-config"
+  as_root apt-get update -qq
+  as_root apt-get install -y -qq --no-install-recommends libzmq3-dev gcc libc6-dev make pkg-config >/dev/null
+fi
+if ! "$publish/venv/bin/python" -c 'import zmq, msgpack, hatchling' 2>/dev/null || ! ls "$publish"/wheels/pyzmq-*.whl >/dev/null 2>&1; then
+  echo "interop: installing pyzmq, msgpack and hatchling into $publish"
+  mkdir -p "$publish"
+  python3 -m venv "$publish/venv"
+  "$publish/venv/bin/pip" install -q --disable-pip-version-check 'pyzmq==27.3.0' 'msgpack==1.2.4' 'hatchling==1.33.0'
+  "$publish/venv/bin/pip" download -q --disable-pip-version-check --only-binary :all: -d "$publish/wheels" 'pyzmq==27.3.0' 'msgpack==1.2.4'
 fi
 modules=$cache/wheels/vllm-0.33.0
 if [ -x "$cache/engines/vllm/venv/bin/python" ] && [ ! -d "$modules" ]; then
