@@ -95,7 +95,8 @@ func experimentFlags(f *pflag.FlagSet, x *sim.Experiment) {
 	f.IntVar(&x.Threshold, "pd-uncached-token-threshold", x.Threshold, "in the mode auto, requests with fewer uncached `TOKENS` are not divided; 0 for the router's default, negative for none")
 	f.Float64Var(&x.LinkGBs, "link-gb-s", x.LinkGBs, "`GB/s` at which a worker sends KV blocks, and at which it receives them; 0 for the profile's")
 	f.BoolVar(&x.Fetch, "fetch", x.Fetch, "workers may read the beginning of a prompt from another worker's cache")
-	f.IntVar(&x.Routers, "routers", x.Routers, "number of routers in front of the same workers; each has an index and load counts of its own")
+	f.IntVar(&x.Routers, "routers", x.Routers, "number of routers in front of the same workers; each has an index and load counts of its own; see --sync-delay")
+	f.StringSliceVar(&x.SyncDelay, "sync-delay", x.SyncDelay, "`DELAY` after which routers hear of each other's requests, such as 10ms; off: they tell each other nothing; several values make several runs (default off)")
 	f.DurationVar(&x.Lag, "event-lag", x.Lag, "time until routers have applied a pass's KV events")
 	f.DurationVar(&x.LagJitter, "event-jitter", x.LagJitter, "random time that is added to --event-lag")
 	f.Float64Var(&x.Loss, "event-loss", x.Loss, "`SHARE` of event batches that are lost")
@@ -169,7 +170,8 @@ func readExperiment(flags *pflag.FlagSet, file string, x *sim.Experiment) error 
 		"decode-workers": func() { x.Decode = given.Decode }, "disaggregation": func() { x.Disaggregation = given.Disaggregation },
 		"pd-uncached-token-threshold": func() { x.Threshold = given.Threshold }, "link-gb-s": func() { x.LinkGBs = given.LinkGBs },
 		"fetch": func() { x.Fetch = given.Fetch }, "routers": func() { x.Routers = given.Routers },
-		"event-lag": func() { x.Lag = given.Lag }, "event-jitter": func() { x.LagJitter = given.LagJitter },
+		"sync-delay": func() { x.SyncDelay = given.SyncDelay },
+		"event-lag":  func() { x.Lag = given.Lag }, "event-jitter": func() { x.LagJitter = given.LagJitter },
 		"event-loss": func() { x.Loss = given.Loss }, "no-replay": func() { x.NoReplay = given.NoReplay },
 		"speculative": func() { x.Speculative = given.Speculative }, "hop": func() { x.Hop = given.Hop },
 		"metrics-interval": func() { x.Metrics = given.Metrics }, "metrics-lag": func() { x.MetricsLag = given.MetricsLag },

@@ -6,7 +6,7 @@ const runs = data.runs;
 // --- what distinguishes runs -----------------------------------------------
 
 const facets = [
-  ["policy", r => r.policy], ["note", r => r.note || ""], ["workers", r => r.workers + " workers"], ["routers", r => r.routers ? r.routers + " routers" : ""],
+  ["policy", r => r.policy], ["note", r => r.note || ""], ["workers", r => r.workers + " workers"], ["routers", r => r.routers ? r.routers + " routers" : ""], ["sync", r => r.sync ? "sync " + r.sync : ""],
   ["rate", r => +r.rate.toPrecision(4) + "×"], ["kv_tokens", r => r.kv_tokens ? count(r.kv_tokens) + " KV tokens" : ""], ["profile", r => r.profile], ["seed", r => "seed " + r.seed],
 ];
 const varying = facets.filter(([, f]) => new Set(runs.map(f)).size > 1);

@@ -45,6 +45,7 @@ type Setup struct {
 	Policy    string  `json:"policy"`
 	Workers   int     `json:"workers"`
 	Routers   int     `json:"routers"`
+	Sync      string  `json:"sync,omitempty"` // the delay after which routers hear of each other's requests; "" is never
 	Rate      float64 `json:"rate"`           // factor by which the workload's arrivals are faster; 1 is as recorded
 	PerSecond float64 `json:"rate_per_s"`     // requests a second at this rate
 	KVTokens  int     `json:"kv_tokens"`      // tokens that one worker's cache holds

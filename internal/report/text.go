@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -77,6 +78,7 @@ func columns(runs []*Run) []column {
 		{"note", true, func(r *Run) string { return r.Note }},
 		{"workers", true, func(r *Run) string { return fmt.Sprint(r.Setup.Workers) }},
 		{"routers", true, func(r *Run) string { return fmt.Sprint(r.Routers) }},
+		{"sync", true, func(r *Run) string { return cmp.Or(r.Sync, "off") }},
 		{"rate", true, func(r *Run) string { return fmt.Sprintf("%.3g×", r.Rate) }},
 		{"KV tokens", true, func(r *Run) string { return Count(int64(r.KVTokens)) }},
 		{"profile", true, func(r *Run) string { return r.Profile }},

@@ -15,14 +15,16 @@ type moment struct {
 
 type kind uint8
 
-// Moments at the same time happen in the order of these kinds. Changes of the fleet come first, then KV events and load
-// reports, then requests. atWake is last, so that an engine's next pass includes everything that happened at that time.
+// Moments at the same time happen in the order of these kinds. Changes of the fleet come first, then what routers tell
+// each other, KV events and load reports, then requests. atWake is last, so that an engine's next pass includes
+// everything that happened at that time.
 const (
 	atFault kind = iota
 	atRestart
 	atHealth
 	atScale
 	atJoin
+	atTold
 	atDelivery
 	atMetrics
 	atReport

@@ -31,8 +31,12 @@ type Config struct {
 	Seed uint64 // seed of every random choice
 
 	// Routers is the number of routers. Each request goes to a random router. Each router has an index and a fleet of
-	// its own. It knows the load from other routers only by the engines' reports. 0 means 1.
+	// its own. Without Sync, it knows the load from other routers only by the engines' reports. 0 means 1.
 	Routers int
+	// Sync says that routers tell each other of their requests, as the gateway does with sync. A router hears of a
+	// placement, a first token or an end after SyncDelay.
+	Sync      bool
+	SyncDelay time.Duration
 	// Lag is the time from the end of an engine's pass until a router has applied the pass's KV events. LagJitter is
 	// the upper bound of a uniformly random time that is added to Lag, drawn for each batch of events. The batches of
 	// one rank stay in order.
@@ -187,8 +191,8 @@ func (c *Config) validate() error {
 	check(c.Workload != nil && len(c.Workload.Requests) > 0, "the workload has no requests")
 	check(c.Rate > 0 && c.Rate < 1e6, "rate %v is not above 0", c.Rate)
 	check(c.Routers >= 1 && c.Routers <= 64, "%d routers are not within 1..64", c.Routers)
-	check(c.Lag >= 0 && c.LagJitter >= 0 && c.Hop >= 0 && c.MetricsLag >= 0, "a lag is negative")
-	check(max(c.Lag, c.LagJitter, c.Hop, c.MetricsLag, c.Metrics) <= longest, "a lag, the hop or metrics are longer than %v", longest)
+	check(c.Lag >= 0 && c.LagJitter >= 0 && c.Hop >= 0 && c.MetricsLag >= 0 && c.SyncDelay >= 0, "a lag is negative")
+	check(max(c.SyncDelay, c.Lag, c.LagJitter, c.Hop, c.MetricsLag, c.Metrics) <= longest, "a lag, the hop or metrics are longer than %v", longest)
 	if c.Workload != nil && c.Rate > 0 {
 		c.checkTimes(check)
 	}
@@ -320,6 +324,9 @@ func (c Config) Assumptions() []string {
 		add("Routers ask each engine every %v how busy it is; the answer is %v old.", c.Metrics, c.MetricsLag)
 	} else {
 		add("Routers do not ask engines how busy they are: each knows what it sent itself.")
+	}
+	if c.Routers > 1 {
+		add("Each request goes to one of %d routers at random. %s", c.Routers, c.syncText())
 	}
 	if c.Hop > 0 {
 		add("A request takes %v to its engine, and a token as long back.", c.Hop)

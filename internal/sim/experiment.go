@@ -38,15 +38,17 @@ type Experiment struct {
 	Decode int `yaml:"decode_workers"`
 	// Disaggregation has modes (auto, always, never) and rules of other projects (see ParseRule). Empty: auto with
 	// decode workers; otherwise workers do not exchange KV blocks.
-	Disaggregation []string      `yaml:"disaggregation"`
-	Threshold      int           `yaml:"pd_uncached_token_threshold"` // see warmpath.Legs.UncachedTokenThreshold
-	LinkGBs        float64       `yaml:"link_gb_s"`                   // see Disaggregation.LinkGBs
-	Fetch          bool          `yaml:"fetch"`                       // see Disaggregation.Fetch
-	Routers        int           `yaml:"routers"`
-	Lag            time.Duration `yaml:"event_lag"`
-	LagJitter      time.Duration `yaml:"event_jitter"`
-	Loss           float64       `yaml:"event_loss"`
-	NoReplay       bool          `yaml:"no_replay"`
+	Disaggregation []string `yaml:"disaggregation"`
+	Threshold      int      `yaml:"pd_uncached_token_threshold"` // see warmpath.Legs.UncachedTokenThreshold
+	LinkGBs        float64  `yaml:"link_gb_s"`                   // see Disaggregation.LinkGBs
+	Fetch          bool     `yaml:"fetch"`                       // see Disaggregation.Fetch
+	Routers        int      `yaml:"routers"`
+	// SyncDelay has the delays after which routers hear of each other's requests; "off": they tell nothing. Empty: off.
+	SyncDelay []string      `yaml:"sync_delay"`
+	Lag       time.Duration `yaml:"event_lag"`
+	LagJitter time.Duration `yaml:"event_jitter"`
+	Loss      float64       `yaml:"event_loss"`
+	NoReplay  bool          `yaml:"no_replay"`
 	// Speculative is how long a router expects the blocks of a sent prompt before events confirm them. Negative: not at
 	// all.
 	Speculative time.Duration `yaml:"speculative"`
@@ -127,7 +129,7 @@ func (f Files) profile(name string) (engine.Profile, error) {
 }
 
 // Configs returns the runs of the experiment with workload w. The runs are ordered by rate, then by workers, cache
-// size, policy, disaggregation and seed.
+// size, sync delay, policy, disaggregation and seed.
 func (x *Experiment) Configs(w *workload.Workload, files Files) ([]Config, error) {
 	base, err := x.base(w)
 	if err != nil {
@@ -152,7 +154,11 @@ func (x *Experiment) Configs(w *workload.Workload, files Files) ([]Config, error
 	if err != nil {
 		return nil, err
 	}
-	if n := len(policies) * len(x.Workers) * len(x.Rate) * len(memory) * len(divisions) * len(x.Seeds); n > maxRuns {
+	syncs, err := x.syncs()
+	if err != nil {
+		return nil, err
+	}
+	if n := len(syncs) * len(policies) * len(x.Workers) * len(x.Rate) * len(memory) * len(divisions) * len(x.Seeds); n > maxRuns {
 		return nil, fmt.Errorf("%d runs are more than %d", n, maxRuns)
 	}
 	var all []Config
@@ -168,11 +174,14 @@ func (x *Experiment) Configs(w *workload.Workload, files Files) ([]Config, error
 					return nil, err
 				}
 				base.Rate, base.Groups = speed, groups
-				runs, err := x.runs(base, policies, divisions)
-				if err != nil {
-					return nil, err
+				for _, s := range syncs {
+					base.Sync, base.SyncDelay = s.Sync, s.SyncDelay
+					runs, err := x.runs(base, policies, divisions)
+					if err != nil {
+						return nil, err
+					}
+					all = append(all, runs...)
 				}
-				all = append(all, runs...)
 			}
 		}
 	}

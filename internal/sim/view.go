@@ -40,6 +40,7 @@ const (
 type view struct {
 	fleet        *fleet.Fleet
 	router       *warmpath.Router
+	peers        []*warmpath.Peer // by router; nil for the router itself, and if routers tell each other nothing
 	stored       kvindex.Stored
 	engineHashes []uint64
 }
@@ -48,18 +49,23 @@ func (p *pool) rank(w *world, h fleet.Holder) *rank { return w.ranks[p.ranks[h]]
 
 // fill makes the pool's routers and workers.
 func (w *world) fill(p *pool, groups []Group) error {
-	for range w.cfg.Routers {
+	for i := range w.cfg.Routers {
+		var observer warmpath.Observer
+		if w.cfg.Sync {
+			observer = &crier{world: w, from: i}
+		}
 		v := &view{fleet: fleet.New(fleet.Config{})}
 		var err error
 		v.router, err = warmpath.New(warmpath.Options{
 			Fleet: v.fleet, Policy: w.cfg.Policy, SpeculativeTTL: w.cfg.Speculative, MaxRequests: w.cfg.MaxRequests,
-			ServiceLevels: w.cfg.Levels, Legs: w.legs(),
+			ServiceLevels: w.cfg.Levels, Legs: w.legs(), Observer: observer,
 		})
 		if err != nil {
 			return err
 		}
 		p.views = append(p.views, v)
 	}
+	w.connect(p)
 	for i := range groups {
 		for range groups[i].Count {
 			if err := w.addWorker(p, &groups[i]); err != nil {

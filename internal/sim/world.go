@@ -47,13 +47,14 @@ type world struct {
 	held     []*waiting // by router: the queue of requests that wait for room at a worker
 	freed    bool       // a worker may have room again; see admitFreed
 
-	tokens       []block.Token // tokens of the prompt that is being routed, or of a pass's events
-	text         []byte        // text of the prompt that is being routed, for policies that use it
-	blank        []block.Token // zero tokens; length: tokens of the longest request; see sequence
-	spareFlights []*flight
-	spareBatches []*batch
-	joining      int // number of workers that the autoscaler has started and that do not serve yet
-	asking       int // number of ranks with a planned load report
+	tokens        []block.Token // tokens of the prompt that is being routed, or of a pass's events
+	text          []byte        // text of the prompt that is being routed, for policies that use it
+	blank         []block.Token // zero tokens; length: tokens of the longest request; see sequence
+	spareFlights  []*flight
+	spareBatches  []*batch
+	spareTellings []*telling
+	joining       int // number of workers that the autoscaler has started and that do not serve yet
+	asking        int // number of ranks with a planned load report
 }
 
 func newWorld(c Config) (*world, error) {
@@ -165,6 +166,8 @@ func (w *world) happen(m *moment) {
 		if t := m.with.(*transfer); t.gen == m.gen {
 			w.transferred(t)
 		}
+	case atTold:
+		w.hear(m.with.(*telling))
 	case atDelivery:
 		w.deliver(m.with.(*batch), int(m.a))
 	case atMetrics:
@@ -196,6 +199,9 @@ func (w *world) setup() report.Setup {
 	s := report.Setup{
 		Policy: c.Policy.Name, Routers: c.Routers, Rate: c.Rate, KVTokens: g.KVTokens, BlockSize: g.BlockSize,
 		Profile: g.Profile.Name, Seed: c.Seed, Note: c.Label,
+	}
+	if c.Sync {
+		s.Sync = c.SyncDelay.String()
 	}
 	for i := range c.Groups {
 		s.Workers += c.Groups[i].Count
