@@ -25,7 +25,7 @@ var layers = [][]string{
 	{"internal/config", "internal/config/migrate"}, // config embeds every component's own Config
 	{"internal/admin"},
 	{"internal/gateway", "internal/mockengine", "internal/sim", "internal/loadgen", "internal/doctor"},
-	{"internal/tokens/inprocess", "internal/telemetry"},
+	{"internal/tokens/inprocess", "internal/telemetry", "internal/snapshot"},
 	{"internal/proxy", "kvfeed", "publish", "internal/discovery", "internal/tokens", "internal/report"},
 	{"internal/connector"},
 	{"internal/api", "internal/queue", "internal/tenant", "internal/engine", "internal/workload"},

@@ -205,25 +205,25 @@ const (
 	lastPause  = time.Minute
 )
 
-// Lacking returns the holders whose history is not whole, and of which a checkpoint would help now. Each call counts as
-// a question for these holders, and the pauses between the questions grow. [Feed.Lacks] tells when a call is worth it.
-func (feed *Feed) Lacking(now time.Time) (all []Place) {
+// Lacking returns the holders whose history is not whole, and of which a checkpoint would help now. Each call counts
+// as a question for these holders, and the pauses between the questions grow. soon reports that the next question for
+// some holder is due within a second. [Feed.Lacks] tells when a call is worth it.
+func (feed *Feed) Lacking(now time.Time) (all []Place, soon bool) {
 	for _, f := range feed.list() {
-		if !f.lacking() {
-			feed.mu.Lock()
-			f.asked = asked{}
-			feed.mu.Unlock()
-			continue
-		}
+		lacks := f.lacking()
 		feed.mu.Lock()
-		if due := !now.Before(f.asked.next); due {
+		switch {
+		case !lacks:
+			f.asked = asked{}
+		case !now.Before(f.asked.next):
 			f.asked.next = now.Add(min(firstPause<<min(f.asked.times, 16), lastPause))
 			f.asked.times++
 			all = append(all, Place{f.url, f.rank})
 		}
+		soon = soon || lacks && f.asked.next.Sub(now) < time.Second
 		feed.mu.Unlock()
 	}
-	return all
+	return all, soon
 }
 
 // Lacks returns a channel that gets a value when a stream begins to lack a checkpoint. Before Run, call

@@ -27,13 +27,14 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/queue"
+	"github.com/warmpath/warmpath/internal/snapshot"
 	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/internal/tenant"
 	"github.com/warmpath/warmpath/kvfeed"
 )
 
 // Parts are the components that the admin listener shows. All are required except Certificates, Connections, Workers,
-// Notes, TokenModels, Stalled, Meant and Reload.
+// Notes, TokenModels, Stalled, Meant, Snapshot and Reload.
 type Parts struct {
 	Router    *warmpath.Router
 	Gateway   *gateway.Gateway
@@ -61,6 +62,8 @@ type Parts struct {
 	// Meant returns a hint for an error about an unknown name: the known name that may be meant, or "". nil: there are
 	// no hints.
 	Meant func(unknown string, known []string) string
+	// Snapshot answers GET snapshot.Path with the index.
+	Snapshot http.Handler
 	// Reload reads the configuration file again and returns the changes. After an error nothing has changed.
 	Reload func(context.Context) ([]string, error)
 }
@@ -102,6 +105,7 @@ func New(cfg Config, parts Parts) *Admin {
 		{"GET", "/admin/decisions", a.decisions},
 		{"GET", "/admin/queue", a.queue},
 		{"GET", "/admin/tenants", a.tenants},
+		{"GET", snapshot.Path, parts.giveSnapshot},
 		{"POST", "/admin/explain", a.explain},
 		{"POST", "/admin/reload", a.reload},
 		{"POST", "/flush_cache", parts.Gateway.Order},
@@ -220,7 +224,7 @@ func unknown(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	problem(w, http.StatusNotFound, fmt.Errorf("there is no %s %s here; try GET /metrics, GET /health, GET /readiness, GET /openapi.json, GET, POST, PATCH or DELETE /admin/workers, POST /admin/workers/role, GET /admin/decisions, "+
-		"GET /admin/queue, GET /admin/tenants, POST /admin/explain, POST /admin/reload, POST /flush_cache, POST /sleep, POST /wake_up or GET /is_sleeping", api.Bounded(r.Method), api.Bounded(r.URL.Path)))
+		"GET /admin/queue, GET /admin/tenants, GET /admin/index/snapshot, POST /admin/explain, POST /admin/reload, POST /flush_cache, POST /sleep, POST /wake_up or GET /is_sleeping", api.Bounded(r.Method), api.Bounded(r.URL.Path)))
 }
 
 func (a *Admin) workers(w http.ResponseWriter, _ *http.Request) {
@@ -342,6 +346,15 @@ func (a *Admin) queue(w http.ResponseWriter, _ *http.Request) {
 		out.Lines = append(out.Lines, line)
 	}
 	answer(w, http.StatusOK, out)
+}
+
+// giveSnapshot gives the index to another router.
+func (p *Parts) giveSnapshot(w http.ResponseWriter, r *http.Request) {
+	if p.Snapshot == nil {
+		problem(w, http.StatusNotFound, errors.New("this router gives no snapshots of its index"))
+		return
+	}
+	p.Snapshot.ServeHTTP(w, r)
 }
 
 // maxTenants bounds the shown tenants of a line.

@@ -5,6 +5,7 @@
 //	GET  /admin/workers              workers and, per holder, trust and why, event stream, load   (Workers)
 //	POST, PATCH, DELETE /admin/workers  add, change, drain and remove a worker                    (Joining, Change, Left)
 //	GET  /admin/decisions?n=100      the last decisions, newest first                             (Decisions)
+//	GET  /admin/index/snapshot       the index, for another router that starts (docs/warm-start.md)
 //	GET  /admin/queue                the requests that wait for a worker                          (Queue)
 //	POST /admin/explain?policy=NAME  where a request would go and why; it is not sent             (Explanation, Explanations)
 //	POST /admin/reload               read the configuration file again                            (Reloaded)

@@ -24,6 +24,7 @@ import (
 	"github.com/warmpath/warmpath/internal/gateway"
 	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/internal/proxy"
+	"github.com/warmpath/warmpath/internal/snapshot"
 	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/internal/tenant"
 	"github.com/warmpath/warmpath/internal/tokens"
@@ -46,6 +47,8 @@ type Options struct {
 	Models []inprocess.Path
 	// Resolver asks about the DNS names of workers; nil means the machine's.
 	Resolver *net.Resolver
+	// PeerAdmins returns the admin addresses of other routers, as http://HOST:PORT, in addition to index.peers; nil: none.
+	PeerAdmins func() []string
 	// Network is the network of clients, workers and their events; nil means the machine's. Files of models are
 	// always downloaded over the machine's network.
 	Network network.Network
@@ -75,6 +78,8 @@ type App struct {
 	kvfeed                          *kvfeed.Feed
 	gateway                         *gateway.Gateway
 	admin                           *admin.Admin
+	giver                           *snapshot.Giver
+	keeper                          *snapshot.Keeper
 	listening                       chan struct{} // closed when the addresses below are set
 
 	address, adminAddress net.Addr
@@ -132,6 +137,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	events.Stream.Dial, events.Stream.Listen = network.Of(o.Network).Dial, network.Of(o.Network).Listen
 	a.kvfeed = kvfeed.New(a.router, events, o.Log)
 	a.indexes.fetch, a.events.fetch = a.router.IndexStats, a.kvfeed.Stats
+	a.useSnapshots(cfg)
 	a.telemetry = telemetry.New(cfg.Telemetry)
 	a.journals[0] = a.telemetry.NewJournal("access", cfg.Telemetry.AccessLog, o.Log)
 	a.journals[1] = a.telemetry.NewJournal("decision", cfg.Telemetry.DecisionLog, o.Log)
@@ -173,7 +179,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	parts := admin.Parts{
 		Router: a.router, Gateway: a.gateway, Telemetry: a.telemetry, Tenants: a.tenants, Certificates: a.adminCertificates, Sources: a.sources(), Bodies: bodies, Log: o.Log,
 		Connections: operators, Streams: a.streams, IndexHolders: a.indexHolders, Workers: a.workers, Notes: a.workers.Notes, TokenModels: a.showModels,
-		Stalled: a.stalled, Meant: config.Meant,
+		Stalled: a.stalled, Meant: config.Meant, Snapshot: a.giver,
 	}
 	if o.Load != nil {
 		parts.Reload = func(context.Context) ([]string, error) { return a.Reload() }
@@ -352,6 +358,7 @@ func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g
 	g.run("reports", stop, func() error { return a.reporter.Run(rest) })
 	g.run("models", stop, func() error { return a.models.Run(rest) })
 	g.run("ingest", stop, func() error { return a.kvfeed.Run(rest) })
+	g.run("snapshots", stop, func() error { return a.keeper.Run(rest) })
 	g.run("stalls", stop, func() error { return a.watchStalls(rest) })
 	g.run("paces", stop, func() error { return a.watchPaces(rest) })
 	g.run("roles", stop, func() error { return a.watchRoles(rest) })
@@ -378,6 +385,7 @@ func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g
 	served := a.gateway.Serve(stopping, front)
 	endGateway()
 	close(drained)
+	a.keeper.Save(rest)
 	noMore()
 	stopRest()
 	g.wg.Wait()

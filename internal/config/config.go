@@ -17,6 +17,7 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/queue"
+	"github.com/warmpath/warmpath/internal/snapshot"
 	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/internal/tenant"
 	"github.com/warmpath/warmpath/internal/tokens"
@@ -41,12 +42,12 @@ type Config struct {
 	// ModelPolicies are exceptions from policy for single models, as MODEL: NAME. The policy of a base model is also
 	// the policy of its adapters.
 	ModelPolicies map[string]string `yaml:"model_policies"`
-	// ModelAliases are further names of models, as NAME: MODEL. A request that names NAME goes to MODEL: only its member
-	// model changes. An alias comes before a model of the same name. A reload applies changes.
+	// ModelAliases are further names of models, as NAME: MODEL. A request that names NAME goes to MODEL: only its
+	// member model changes. An alias comes before a model of the same name. A reload applies changes.
 	ModelAliases map[string]string `yaml:"model_aliases"`
-	// ModelFallbacks are models that take the requests of another model while it cannot, as MODEL: LIST, in order: while
-	// no worker of MODEL can take requests, when the queue takes no more requests for MODEL, and when all attempts at its
-	// workers failed. A list has at most 8 models, and no aliases. A reload applies changes.
+	// ModelFallbacks are models that take the requests of another model while it cannot, as MODEL: LIST, in order:
+	// while no worker of MODEL can take requests, when the queue takes no more requests for MODEL, and when all
+	// attempts at its workers failed. A list has at most 8 models, and no aliases. A reload applies changes.
 	ModelFallbacks map[string][]string `yaml:"model_fallbacks"`
 	// Adapters are LoRA adapters that workers load when a request names them, as {name: NAME, base: MODEL, path: PATH}.
 	// MODEL is the base model, and PATH is the place of the files as the engines see it (docs/adapters.md). An adapter
@@ -62,7 +63,8 @@ type Config struct {
 	// are none, because the choice of one client can slow down the other clients.
 	RequestPolicies []string `yaml:"request_policies"`
 	// Shadow is a policy whose decisions have no effect. The metrics compare them with the decisions of the policy that
-	// decides. Empty means no shadow. ShadowSample is the share of the requests about which the shadow is asked, 0 to 1.
+	// decides. Empty means no shadow. ShadowSample is the share of the requests about which the shadow is asked, 0 to
+	// 1.
 	Shadow       string  `yaml:"shadow"`
 	ShadowSample float64 `yaml:"shadow_sample"`
 	// ServiceLevels are limits of time that answers should keep; a list has at most 4 levels, in any order. first_token
@@ -72,21 +74,21 @@ type Config struct {
 	// marginal weighs time alone. The default is a loose level and a strict level that are usual for chats. A reload
 	// applies changes of all settings of service levels.
 	ServiceLevels []fleet.ServiceLevel `yaml:"service_levels"`
-	// ModelServiceLevels are exceptions from service_levels for single models, as MODEL: LIST. The levels of a base model
-	// are also the levels of its adapters.
+	// ModelServiceLevels are exceptions from service_levels for single models, as MODEL: LIST. The levels of a base
+	// model are also the levels of its adapters.
 	ModelServiceLevels map[string][]fleet.ServiceLevel `yaml:"model_service_levels"`
-	// TenantServiceLevels are exceptions for single tenants, as TENANT: LIST. They come before the levels of models. They
-	// need gateway.tenant_header, because tenants have no names without it.
+	// TenantServiceLevels are exceptions for single tenants, as TENANT: LIST. They come before the levels of models.
+	// They need gateway.tenant_header, because tenants have no names without it.
 	TenantServiceLevels map[string][]fleet.ServiceLevel `yaml:"tenant_service_levels"`
-	// RequestServiceLevels allows requests to choose their service levels by a header (docs/api.md). The default is false,
-	// because stricter levels of one client can slow down the other clients.
+	// RequestServiceLevels allows requests to choose their service levels by a header (docs/api.md). The default is
+	// false, because stricter levels of one client can slow down the other clients.
 	RequestServiceLevels bool `yaml:"request_service_levels"`
-	// TLS names the files for TLS at the address for clients. By default clients speak HTTP without TLS. With TLS they may
-	// use HTTP/1.1 and HTTP/2. The admin listener has files of its own (admin.tls).
+	// TLS names the files for TLS at the address for clients. By default clients speak HTTP without TLS. With TLS they
+	// may use HTTP/1.1 and HTTP/2. The admin listener has files of its own (admin.tls).
 	TLS network.ListenerTLS `yaml:"tls"`
-	// WatchInterval is how often the router looks whether this file or a file that it names has changed. It then reloads,
-	// as after SIGHUP, once the files have not changed for one interval. A file with an error changes nothing. 2 s is
-	// soon enough for people, and a look costs microseconds. 0: only SIGHUP and POST /admin/reload reload.
+	// WatchInterval is how often the router looks whether this file or a file that it names has changed. It then
+	// reloads, as after SIGHUP, once the files have not changed for one interval. A file with an error changes nothing.
+	// 2 s is soon enough for people, and a look costs microseconds. 0: only SIGHUP and POST /admin/reload reload.
 	WatchInterval time.Duration `yaml:"watch_interval"`
 	// Tenants are the clients that may use the gateway. Without tenants the gateway is open: it checks no key. With
 	// tenants, a request without a known key is answered 401. keys_sha256 has the SHA-256 of each API key in hex, as
@@ -108,15 +110,15 @@ type Config struct {
 	// AllTenants are the tenants of the list and of TenantsFile; TenantSaltKey is the secret.
 	AllTenants    []tenant.Config `yaml:"-"`
 	TenantSaltKey string          `yaml:"-"`
-	// Workers are the engines. A URL is enough if the engine reports its event endpoints. Otherwise events and replay are
-	// the endpoints; in them, "*" stands for the worker's host. The first 8 data-parallel ranks of a worker get requests;
-	// ranks sets another number, up to 256. api_key (or api_key_file, or api_key_env with the name of an environment
-	// variable) is sent with the router's own questions to an engine that requires a key; clients send their own keys.
-	// api_key_use: missing also sends it for clients without a key, and always in place of every client's key. tls has
-	// ca_file, cert_file, key_file and server_name for https. protocol is auto, http1 or http2. A URL may also be
-	// unix:// and the path of a socket. labels: workers with the same label hardware share their timing, and the
-	// locality filter reads node and zone. role is prefill, decode or both, and connector names how the engine
-	// exchanges KV blocks, with transfer_host, transfer_port, engine_id, tensor_parallel and kv_bytes_per_token
+	// Workers are the engines. A URL is enough if the engine reports its event endpoints. Otherwise events and replay
+	// are the endpoints; in them, "*" stands for the worker's host. The first 8 data-parallel ranks of a worker get
+	// requests; ranks sets another number, up to 256. api_key (or api_key_file, or api_key_env with the name of an
+	// environment variable) is sent with the router's own questions to an engine that requires a key; clients send
+	// their own keys. api_key_use: missing also sends it for clients without a key, and always in place of every
+	// client's key. tls has ca_file, cert_file, key_file and server_name for https. protocol is auto, http1 or http2. A
+	// URL may also be unix:// and the path of a socket. labels: workers with the same label hardware share their
+	// timing, and the locality filter reads node and zone. role is prefill, decode or both, and connector names how the
+	// engine exchanges KV blocks, with transfer_host, transfer_port, engine_id, tensor_parallel and kv_bytes_per_token
 	// (docs/configure.md); the router asks the engine for what is not set. A reload applies changes of the workers. A
 	// reload refuses a file without the key workers, because such a file may be cut short; an empty list removes all
 	// workers.
@@ -128,8 +130,8 @@ type Config struct {
 	// FileWorkers are the workers of WorkersFile.
 	FileWorkers []discovery.Target `yaml:"-"`
 	// WorkersDNS are DNS names: each address that a name has is a worker. Workers join and leave with the answers. A
-	// worker that is no longer in the answers gets no new requests, and leaves when its requests have ended. While a name
-	// has no answer, the workers of its last answer stay. A change needs a restart.
+	// worker that is no longer in the answers gets no new requests, and leaves when its requests have ended. While a
+	// name has no answer, the workers of its last answer stay. A change needs a restart.
 	WorkersDNS discovery.DNSConfig `yaml:"workers_dns"`
 	// WorkerDefaults are the defaults of all workers, those of the admin API included: api_key (or api_key_file, or
 	// api_key_env), api_key_use, protocol, and tls for https workers. A worker's own settings have precedence; a worker
@@ -139,9 +141,9 @@ type Config struct {
 	Admin admin.Config `yaml:"admin"`
 	// Routing tunes how a worker is chosen.
 	Routing Routing `yaml:"routing"`
-	// Disaggregation says when the prompt of a request is computed at one worker (prefill), and its answer is generated at
-	// another (decode), which receives the KV blocks (docs/prefill-decode.md). It counts only for workers that exchange KV
-	// blocks: those with a connector. A reload applies changes.
+	// Disaggregation says when the prompt of a request is computed at one worker (prefill), and its answer is generated
+	// at another (decode), which receives the KV blocks (docs/prefill-decode.md). It counts only for workers that
+	// exchange KV blocks: those with a connector. A reload applies changes.
 	Disaggregation Disaggregation `yaml:"disaggregation"`
 	// Models are the folders of models' files. With these files the router makes the token ids of prompts in its own
 	// process: exactly, in microseconds, and without asking an engine. The router searches for the files of other
@@ -174,9 +176,14 @@ type Config struct {
 	Telemetry telemetry.Config `yaml:"telemetry"`
 }
 
-// Index bounds the memory of one model's index, and of the prompts that the router expects in caches.
+// WarmStart is another name of the settings of a warm start: Index embeds two types, and both are called Config.
+type WarmStart = snapshot.Config
+
+// Index bounds the memory of one model's index, and of the prompts that the router expects in caches. It also has the
+// settings of a warm start.
 type Index struct {
 	kvindex.Config
+	WarmStart
 	// MaxSpeculative is how many pairs of a holder and a block may be expected because a prompt was sent. These pairs
 	// are kept outside the index. Default 1 M: two minutes of requests to holders without events, at 100 requests of 80
 	// new blocks a second.
@@ -203,8 +210,8 @@ type Routing struct {
 	// default is about the time that a prefix stays in the cache of a busy engine.
 	ApproximateTTL time.Duration `yaml:"approximate_ttl"`
 	// BlockSize is the size of the router's own blocks, in tokens. 0 means the smallest engine block among a model's
-	// workers, but at least 16. A value above the smallest engine block would hide cached blocks, so the router then logs
-	// a warning and uses the smallest engine block.
+	// workers, but at least 16. A value above the smallest engine block would hide cached blocks, so the router then
+	// logs a warning and uses the smallest engine block.
 	BlockSize int `yaml:"block_size"`
 	// BlockSizes are the sizes of engine blocks in tokens by base model, as MODEL: TOKENS. They replace the sizes that
 	// probes and events report. They are for engines that report no size or a wrong size. By default there are none.
@@ -250,7 +257,7 @@ func Default() Config {
 		Disaggregation: DefaultDisaggregation(),
 
 		Tokens:    tokens.DefaultConfig(),
-		Index:     Index{Config: kvindex.DefaultConfig(), MaxSpeculative: warmpath.DefaultMaxSpeculative},
+		Index:     Index{Config: kvindex.DefaultConfig(), WarmStart: snapshot.DefaultConfig(), MaxSpeculative: warmpath.DefaultMaxSpeculative},
 		Events:    kvfeed.DefaultConfig(),
 		Gateway:   gateway.DefaultConfig(),
 		Queue:     queue.DefaultConfig(),
@@ -316,8 +323,8 @@ func orOff(d time.Duration) time.Duration {
 type problem struct {
 	path string // path of the key
 	err  error
-	// other is the path of a second key that takes part in the mistake. If the file does not contain path, the error has
-	// the position of other.
+	// other is the path of a second key that takes part in the mistake. If the file does not contain path, the error
+	// has the position of other.
 	other string
 	// certain: the problem cannot follow from a value that could not be read.
 	certain bool
@@ -353,6 +360,7 @@ func (c *Config) validate(found *problems) {
 	c.validateIO(found)
 	found.section("workers_dns", c.WorkersDNS.Validate())
 	found.section("reports", c.Reports.Validate())
+	found.section("index", c.Index.WarmStart.Validate())
 	found.section("queue", c.Queue.Validate())
 	found.section("worker_defaults", c.WorkerDefaults.Validate())
 	found.section("admin", c.Admin.Validate())

@@ -23,6 +23,17 @@ type Sources struct {
 	Stalls func() []Stall
 	Stale  func() time.Duration
 	Log    func() LogLines
+	// Snapshots returns the counters of snapshots of the index.
+	Snapshots func() Snapshots
+}
+
+// Snapshots counts snapshots of the index, and the checkpoints of holders in them.
+type Snapshots struct {
+	Given, GivenBroken, GivenRefused uint64 // given to peers; broken off; refused because others were being given
+	Peers, PeersFailed               uint64 // taken from peers
+	Files, FilesFailed               uint64 // read from the file
+	Saved, SavesFailed               uint64 // written to the file
+	Confirmed, Refused, Unfit        uint64 // checkpoints
 }
 
 // Line describes the requests that wait in the queue for the workers of one base model.
@@ -36,8 +47,8 @@ type Line struct {
 type Worker struct {
 	URL string
 	Up  bool // true: the worker is healthy and ready, so it may get requests
-	// Reports counts the load reports that the worker's engine sent. ReportsFailed counts the questions for a load report
-	// that got no valid answer.
+	// Reports counts the load reports that the worker's engine sent. ReportsFailed counts the questions for a load
+	// report that got no valid answer.
 	Reports, ReportsFailed uint64
 	Holders                []Holder
 }
@@ -51,7 +62,8 @@ type Holder struct {
 	Timing   fleet.Timing   // how long the steps of the engine take
 	Pace     fleet.Pace     // how slow the holder's steps are, compared with the median holder of its kind
 	Blocks   int64          // number of blocks that the index has for the holder
-	// Evicted is the number of the holder's blocks that the index evicted since it last forgot all blocks of the holder.
+	// Evicted is the number of the holder's blocks that the index evicted since it last forgot all blocks of the
+	// holder.
 	Evicted int64
 	// Refused is the number of the holder's announcements and blocks that the index refused in the same time.
 	Refused int64
@@ -59,7 +71,8 @@ type Holder struct {
 	// Share is the fraction of its normal number of requests that the holder may get: below 1 during slow start, and
 	// otherwise 1.
 	Share float64
-	// Useless says that the holder gets no requests for some model and endpoint, because its answers there were useless.
+	// Useless says that the holder gets no requests for some model and endpoint, because its answers there were
+	// useless.
 	Useless bool
 	// Limited says that the holder answered 429, so it gets no requests of at least one tenant for some time.
 	Limited bool
@@ -76,9 +89,9 @@ type Index struct {
 	Bytes       int64  `json:"bytes"`
 	Waiting     int64  `json:"waiting"` // number of announced blocks that wait, mostly for an unknown parent block
 	Evictions   uint64 `json:"evictions"`
-	// Speculative is the number of expected pairs of a holder and a block: the router sent a prompt with the block to the
-	// holder, and no event has announced the block yet. SpeculativeBytes is the memory of these pairs, which is not a part
-	// of Bytes. SpeculativeDropped counts the pairs that were dropped before their time limit.
+	// Speculative is the number of expected pairs of a holder and a block: the router sent a prompt with the block to
+	// the holder, and no event has announced the block yet. SpeculativeBytes is the memory of these pairs, which is not
+	// a part of Bytes. SpeculativeDropped counts the pairs that were dropped before their time limit.
 	Speculative        int64  `json:"speculative"`
 	SpeculativeBytes   int64  `json:"speculative_bytes"`
 	SpeculativeDropped uint64 `json:"speculative_dropped"`
@@ -111,6 +124,7 @@ type collector struct {
 	checked, differed, distrusted, tokenModels                         *prometheus.Desc
 	queueRequests, queueBytes                                          *prometheus.Desc
 	stalled, workTime, stale, logLines                                 *prometheus.Desc
+	snapshots, checkpoints                                             *prometheus.Desc
 }
 
 // streamCounter describes one counter of an event stream, and reads its value.
@@ -196,6 +210,8 @@ func newCollector(src Sources) *collector {
 		workTime:         desc("oldest_work_seconds", "Age of the oldest unfinished decision, or application of events.", []string{"what"}),
 		stale:            desc("stale_seconds", "Age of the figures about the index and the event streams in this answer. 0 unless a stall keeps the router from reading new figures.", nil),
 		logLines:         desc("log_lines_total", logLinesHelp, []string{"log", "result"}),
+		snapshots:        desc("snapshots_total", "Snapshots of the index, by use (given to a peer, taken from a peer, read from a file, saved to a file) and by outcome: done, failed, busy (refused because others were being given).", []string{"use", "outcome"}),
+		checkpoints:      desc("checkpoints_total", "Checkpoints of holders from snapshots, by outcome: confirmed (the engine confirmed it, and the router continued from it), refused (the engine did not confirm it, or it could not be loaded), unfit (of another engine, model or block size).", []string{"outcome"}),
 		tokenModels:      desc("token_models", "Models by the source of their token ids: given (files that you named), files (files that the router found), engine (an engine is asked), search (an engine is asked while files are looked for and compared).", []string{"source"}),
 		distrusted:       desc("tokens_distrusted", "1 for each model for which the router does not use the ids that it makes, because they differed from the ids of an engine.", []string{"model"}),
 	}
@@ -252,6 +268,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		counter(c.logLines, lines.Dropped, "router", "dropped")
 		counter(c.logLines, lines.Failed, "router", "failed")
 	}
+	if c.src.Snapshots != nil {
+		c.collectSnapshots(counter, c.src.Snapshots())
+	}
 	if c.src.Queue != nil {
 		for _, l := range c.src.Queue() {
 			gauge(c.queueRequests, float64(l.Requests), l.Model)
@@ -281,6 +300,23 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			gauge(c.tokenModels, float64(n), source)
 		}
 	}
+}
+
+func (c *collector) collectSnapshots(counter setCounter, s Snapshots) {
+	for _, n := range []struct {
+		use, outcome string
+		value        uint64
+	}{
+		{"given", "done", s.Given}, {"given", "failed", s.GivenBroken}, {"given", "busy", s.GivenRefused},
+		{"taken", "done", s.Peers}, {"taken", "failed", s.PeersFailed},
+		{"read", "done", s.Files}, {"read", "failed", s.FilesFailed},
+		{"saved", "done", s.Saved}, {"saved", "failed", s.SavesFailed},
+	} {
+		counter(c.snapshots, n.value, n.use, n.outcome)
+	}
+	counter(c.checkpoints, s.Confirmed, "confirmed")
+	counter(c.checkpoints, s.Refused, "refused")
+	counter(c.checkpoints, s.Unfit, "unfit")
 }
 
 // setGauge and setCounter send one sample of a gauge or a counter.

@@ -113,6 +113,8 @@ func descriptions(t *testing.T) map[string]description {
 			Stalls: func() []Stall { return []Stall{{}} },
 			Stale:  func() time.Duration { return 0 },
 			Log:    func() LogLines { return LogLines{} },
+
+			Snapshots: func() Snapshots { return Snapshots{} },
 			Tokens: func() TokenStats {
 				return TokenStats{Stats: tokens.Stats{Distrusted: []string{"m"}, BeginningsOff: []string{"m"}}, Models: map[string]int{"files": 1}}
 			},

@@ -1,0 +1,108 @@
+package snapshot
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/warmpath/warmpath/kvfeed"
+)
+
+// errNothing means that there is no checkpoint to save.
+var errNothing = errors.New("the cache of no holder is known completely")
+
+// Save writes a snapshot of all holders to a file. The file is replaced at once, when the snapshot is whole and on
+// disk: at each moment it has the old or the new snapshot. If there is no checkpoint, or ctx ends first, the old file
+// stays. A file that is no snapshot is not replaced.
+func Save(ctx context.Context, path string, feed *kvfeed.Feed, version string) (holders, blocks int, err error) {
+	if err := ours(path); err != nil {
+		return 0, 0, fmt.Errorf("save the index to %s: %w", path, err)
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return 0, 0, fmt.Errorf("save the index: %w", err)
+	}
+	holders, blocks, err = fillFile(ctx, f, feed, version)
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+		return 0, 0, fmt.Errorf("save the index to %s: %w", path, err)
+	}
+	return holders, blocks, nil
+}
+
+func fillFile(ctx context.Context, f *os.File, feed *kvfeed.Feed, version string) (holders, blocks int, err error) {
+	out := bufio.NewWriterSize(f, 1<<20)
+	holders, blocks, err = Write(ctx, out, feed, feed.Places(), version)
+	switch {
+	case err != nil:
+		return holders, blocks, err
+	case holders == 0:
+		return 0, 0, errNothing
+	}
+	if err := out.Flush(); err != nil {
+		return holders, blocks, err
+	}
+	return holders, blocks, f.Sync()
+}
+
+// ours returns an error if there is a file that no router has written: the path may be a mistake.
+func ours(path string) error {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	head := make([]byte, len(magic))
+	n, err := io.ReadFull(f, head)
+	if n > 0 && string(head[:n]) != magic[:n] {
+		return fmt.Errorf("the file is not replaced: %w", ErrForeign)
+	}
+	if err != nil && n == 0 && !errors.Is(err, io.EOF) {
+		return err
+	}
+	return nil
+}
+
+// Load reads a snapshot from a file, and calls take with each checkpoint. It returns the number of checkpoints. If
+// there is no file, the error wraps fs.ErrNotExist. A file that is cut short or damaged is an error, and none of its
+// checkpoints is taken. room bounds the memory of all checkpoints together.
+func Load(path string, room int64, take func(*kvfeed.Checkpoint)) (n int, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	r, err := NewReader(bufio.NewReaderSize(f, 1<<20), room)
+	if err != nil {
+		return 0, err
+	}
+	var all []*kvfeed.Checkpoint
+	for {
+		c, _, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return 0, err
+		}
+		if c != nil {
+			all = append(all, c)
+		}
+	}
+	for _, c := range all {
+		take(c)
+	}
+	return len(all), nil
+}

@@ -1,0 +1,409 @@
+package snapshot
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/kvfeed"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+// magic begins each snapshot. Version is the number of the format: it changes with each change that an older reader
+// would misunderstand.
+const magic = "warmpath-index"
+
+// Version is the number of the format that this package reads and writes.
+const Version = 1
+
+// The kinds of sections.
+const (
+	kindHeader  = 1 // Header, JSON
+	kindHolder  = 2 // kvfeed.Checkpoint, JSON
+	kindDigests = 3 // 64 bits each
+	kindRuns    = 4 // whole runs: see appendRun
+	kindDone    = 5 // the end of a holder: the number of its runs, 64 bits
+	kindSkipped = 6 // Skipped, JSON
+	kindEnd     = 7 // the end of the snapshot: the number of its holders, 64 bits
+)
+
+const (
+	sectionHead = 1 + 4   // kind and length
+	maxSection  = 2 << 20 // content of one section: enough for some 10^5 blocks
+	maxJSON     = 64 << 10
+	// runBlocks is the most blocks of one run in a snapshot. Longer runs are divided. It bounds a section.
+	runBlocks = 1 << 15
+	// runBytes is about the memory of a run without its blocks, and blockBytes the memory of a block.
+	runBytes, blockBytes = 160, 16
+)
+
+// Header says who made a snapshot.
+type Header struct {
+	Router  string `json:"router"`  // the router's version
+	Created int64  `json:"created"` // Unix seconds
+}
+
+// Skipped is a holder of which a snapshot has no checkpoint, and why.
+type Skipped struct {
+	Worker string `json:"worker"`
+	Rank   int    `json:"rank"`
+	Why    string `json:"why"`
+}
+
+// The errors of a reader.
+var (
+	// ErrForeign means that the bytes are no snapshot.
+	ErrForeign = errors.New("this is no snapshot of an index")
+	// ErrVersion means that the snapshot has another format.
+	ErrVersion = errors.New("another version of the format")
+	// ErrDamaged means that the bytes were changed, or that no Writer made them.
+	ErrDamaged = errors.New("the snapshot is damaged")
+	// ErrCut means that the end of the snapshot is missing.
+	ErrCut = errors.New("the snapshot is cut short")
+	// ErrLarge means that the snapshot has more blocks than the reader may keep.
+	ErrLarge = errors.New("the snapshot is too large: raise index.bytes")
+)
+
+// Writer writes a snapshot. It is not safe for concurrent use. After an error, all calls return an error.
+type Writer struct {
+	w       io.Writer
+	section []byte
+	holders uint64
+	err     error
+}
+
+// NewWriter writes the beginning of a snapshot.
+func NewWriter(w io.Writer, h Header) (*Writer, error) {
+	out := &Writer{w: w}
+	_, out.err = w.Write(binary.LittleEndian.AppendUint16([]byte(magic), Version))
+	out.json(kindHeader, h)
+	return out, out.err
+}
+
+// Holder writes one holder. A run may be divided.
+func (w *Writer) Holder(c *kvfeed.Checkpoint) error {
+	w.holders++
+	w.json(kindHolder, c)
+	w.begin()
+	for _, d := range c.Digests {
+		w.section = binary.LittleEndian.AppendUint64(w.section, d)
+	}
+	w.end(kindDigests)
+	runs := uint64(0)
+	w.begin()
+	for i := range c.Runs {
+		for _, run := range divided(&c.Runs[i]) {
+			if len(w.section)+runBytes+blockBytes*len(run.Keys) > maxSection {
+				w.end(kindRuns)
+				w.begin()
+			}
+			w.section = appendRun(w.section, &run)
+			runs++
+		}
+	}
+	w.end(kindRuns)
+	w.number(kindDone, runs)
+	return w.err
+}
+
+// Skipped writes that the snapshot has no checkpoint of a holder.
+func (w *Writer) Skipped(s Skipped) error {
+	w.json(kindSkipped, s)
+	return w.err
+}
+
+// Close writes the end of the snapshot. It does not close the underlying writer.
+func (w *Writer) Close() error {
+	w.number(kindEnd, w.holders)
+	return w.err
+}
+
+func (w *Writer) begin() { w.section = append(w.section[:0], make([]byte, sectionHead)...) }
+
+// end writes the section whose content is in w.section.
+func (w *Writer) end(kind byte) {
+	if w.err != nil {
+		return
+	}
+	w.section[0] = kind
+	binary.LittleEndian.PutUint32(w.section[1:], uint32(len(w.section)-sectionHead))
+	w.section = binary.LittleEndian.AppendUint64(w.section, xxh3.Hash(w.section))
+	_, w.err = w.w.Write(w.section)
+}
+
+func (w *Writer) number(kind byte, n uint64) {
+	w.begin()
+	w.section = binary.LittleEndian.AppendUint64(w.section, n)
+	w.end(kind)
+}
+
+func (w *Writer) json(kind byte, v any) {
+	if w.err != nil {
+		return
+	}
+	text, err := json.Marshal(v)
+	if err == nil && len(text) > maxJSON {
+		err = fmt.Errorf("the description of a holder has %d bytes, at most %d may be written", len(text), maxJSON)
+	}
+	if w.err = err; err != nil {
+		return
+	}
+	w.begin()
+	w.section = append(w.section, text...)
+	w.end(kind)
+}
+
+// divided returns a run in parts of at most runBlocks blocks.
+func divided(run *kvindex.Held) (parts []kvindex.Held) {
+	rest := *run
+	for len(rest.Keys) > runBlocks {
+		part := rest
+		part.Keys, part.Hashes = rest.Keys[:runBlocks], rest.Hashes[:runBlocks]
+		rest.Keys, rest.Hashes = rest.Keys[runBlocks:], rest.Hashes[runBlocks:]
+		rest.Depth += runBlocks
+		rest.Parent = part.Hashes[runBlocks-1]
+		parts = append(parts, part)
+	}
+	return append(parts, rest)
+}
+
+// anyTierBit is set in the flags of a run with Held.AnyTierOrder.
+const anyTierBit = 1
+
+func appendRun(dst []byte, run *kvindex.Held) []byte {
+	flags := byte(0)
+	if run.AnyTierOrder {
+		flags |= anyTierBit
+	}
+	dst = append(dst, byte(run.Tier), byte(run.Attention), flags)
+	for _, n := range [...]int{run.Group, run.Window, run.Depth, int(run.Copies), len(run.Keys)} {
+		dst = binary.LittleEndian.AppendUint32(dst, uint32(n))
+	}
+	dst = binary.LittleEndian.AppendUint64(dst, run.Parent)
+	for _, k := range run.Keys {
+		dst = binary.LittleEndian.AppendUint64(dst, uint64(k))
+	}
+	for _, h := range run.Hashes {
+		dst = binary.LittleEndian.AppendUint64(dst, h)
+	}
+	return dst
+}
+
+// runHead is the length of a run without its blocks.
+const runHead = 3 + 5*4 + 8
+
+// takeRun reads a run from the beginning of b, and returns the rest of b. ok is false if b has no valid run.
+func takeRun(b []byte) (run kvindex.Held, rest []byte, ok bool) {
+	if len(b) < runHead || b[2]&^anyTierBit != 0 {
+		return run, nil, false
+	}
+	word := func(i int) uint32 { return binary.LittleEndian.Uint32(b[3+4*i:]) }
+	run = kvindex.Held{Tier: block.Tier(b[0]), Attention: block.Attention(b[1]), AnyTierOrder: b[2]&anyTierBit != 0}
+	n := word(4)
+	if run.Tier > block.NumTiers || run.Attention > block.AttentionOther || n > runBlocks || word(0) > math.MaxInt32 || word(1) > math.MaxInt32 || word(2) > math.MaxInt32 {
+		return run, nil, false
+	}
+	run.Group, run.Window, run.Depth, run.Copies = int(word(0)), int(word(1)), int(word(2)), word(3)
+	run.Parent = binary.LittleEndian.Uint64(b[runHead-8:])
+	if b = b[runHead:]; len(b) < blockBytes*int(n) {
+		return run, nil, false
+	}
+	if n > 0 {
+		run.Keys, run.Hashes = make([]block.Key, n), make([]uint64, n)
+		for i := range run.Keys {
+			run.Keys[i] = block.Key(binary.LittleEndian.Uint64(b[8*i:]))
+			run.Hashes[i] = binary.LittleEndian.Uint64(b[8*(int(n)+i):])
+		}
+	}
+	return run, b[blockBytes*n:], true
+}
+
+// Reader reads a snapshot. It trusts nothing: each section has a bounded length and a hash, and the blocks of all
+// holders have a bounded memory. It is not safe for concurrent use.
+type Reader struct {
+	Header  Header
+	r       io.Reader
+	room    int64 // bytes that the runs of the next holders may take
+	holders uint64
+	content []byte
+	err     error
+}
+
+// NewReader reads the beginning of a snapshot. room bounds the memory of all its holders together, in bytes.
+func NewReader(r io.Reader, room int64) (*Reader, error) {
+	in := &Reader{r: r, room: room}
+	var head [len(magic) + 2]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			err = ErrForeign
+		}
+		return nil, err
+	}
+	if string(head[:len(magic)]) != magic {
+		return nil, ErrForeign
+	}
+	if v := binary.LittleEndian.Uint16(head[len(magic):]); v != Version {
+		return nil, fmt.Errorf("%w: it is %d, and this router reads %d", ErrVersion, v, Version)
+	}
+	if kind := in.next(); in.err != nil {
+		return nil, in.err
+	} else if kind != kindHeader || !in.json(&in.Header) {
+		return nil, ErrDamaged
+	}
+	return in, nil
+}
+
+// Next returns the next holder: its checkpoint, or why there is none. At the end of a whole snapshot the error is
+// io.EOF. Any other error means that the rest cannot be read; the holders before it are good.
+func (r *Reader) Next() (*kvfeed.Checkpoint, *Skipped, error) {
+	c, s := r.holder()
+	return c, s, r.err
+}
+
+func (r *Reader) holder() (*kvfeed.Checkpoint, *Skipped) {
+	switch r.next() {
+	case kindHolder:
+		c := &kvfeed.Checkpoint{}
+		if !r.json(c) {
+			return nil, nil
+		}
+		r.room -= int64(len(r.body()))
+		if !r.digests(c) || !r.runs(c) {
+			return nil, nil
+		}
+		if err := c.Validate(); err != nil {
+			r.fail(fmt.Errorf("%w: %w", ErrDamaged, err))
+			return nil, nil
+		}
+		r.holders++
+		return c, nil
+	case kindSkipped:
+		s := &Skipped{}
+		if r.json(s) {
+			return nil, s
+		}
+	case kindEnd:
+		if r.number() == r.holders {
+			r.fail(io.EOF)
+		}
+	}
+	r.fail(ErrDamaged)
+	return nil, nil
+}
+
+// fail notes the first error.
+func (r *Reader) fail(err error) {
+	if r.err == nil {
+		r.err = err
+	}
+}
+
+// next reads a section into r.content, and returns its kind; 0 after an error.
+func (r *Reader) next() (kind byte) {
+	if r.err != nil {
+		return 0
+	}
+	var head [sectionHead]byte
+	if _, err := io.ReadFull(r.r, head[:]); err != nil {
+		r.failRead(err)
+		return 0
+	}
+	n := int64(binary.LittleEndian.Uint32(head[1:]))
+	if n > maxSection || (head[0] == kindHeader || head[0] == kindHolder || head[0] == kindSkipped) && n > maxJSON {
+		r.fail(fmt.Errorf("%w: a section of %d bytes", ErrDamaged, n))
+		return 0
+	}
+	// The buffer grows with the bytes that come, not with the length that the section claims.
+	whole := bytes.NewBuffer(append(r.content[:0], head[:]...))
+	if _, err := io.CopyN(whole, r.r, n+8); err != nil {
+		r.failRead(err)
+		return 0
+	}
+	r.content = whole.Bytes()
+	sum := binary.LittleEndian.Uint64(r.content[sectionHead+n:])
+	if xxh3.Hash(r.content[:sectionHead+n]) != sum {
+		r.fail(fmt.Errorf("%w: a section has a wrong hash", ErrDamaged))
+		return 0
+	}
+	return head[0]
+}
+
+func (r *Reader) failRead(err error) {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = ErrCut
+	}
+	r.fail(err)
+}
+
+// body returns the content of the section that was read last.
+func (r *Reader) body() []byte {
+	if len(r.content) < sectionHead+8 {
+		return nil
+	}
+	return r.content[sectionHead : len(r.content)-8]
+}
+
+func (r *Reader) json(v any) bool {
+	if r.err != nil {
+		return false
+	}
+	if err := json.Unmarshal(r.body(), v); err != nil {
+		r.fail(fmt.Errorf("%w: %w", ErrDamaged, err))
+		return false
+	}
+	return true
+}
+
+func (r *Reader) number() uint64 {
+	if b := r.body(); r.err == nil && len(b) == 8 {
+		return binary.LittleEndian.Uint64(b)
+	}
+	return math.MaxUint64
+}
+
+func (r *Reader) digests(c *kvfeed.Checkpoint) bool {
+	if r.next() != kindDigests || len(r.body())%8 != 0 || len(r.body()) > 8*kvfeed.MaxDigests {
+		r.fail(ErrDamaged)
+		return false
+	}
+	r.room -= int64(len(r.body()))
+	for b := r.body(); len(b) > 0; b = b[8:] {
+		c.Digests = append(c.Digests, binary.LittleEndian.Uint64(b))
+	}
+	return true
+}
+
+func (r *Reader) runs(c *kvfeed.Checkpoint) bool {
+	for {
+		switch kind := r.next(); kind {
+		case kindRuns:
+			for b := r.body(); len(b) > 0; {
+				run, rest, ok := takeRun(b)
+				if !ok {
+					r.fail(ErrDamaged)
+					return false
+				}
+				if r.room -= runBytes + blockBytes*int64(len(run.Keys)); r.room < 0 {
+					r.fail(ErrLarge)
+					return false
+				}
+				c.Runs, b = append(c.Runs, run), rest
+			}
+		case kindDone:
+			if r.number() == uint64(len(c.Runs)) {
+				return true
+			}
+			fallthrough
+		default:
+			r.fail(ErrDamaged)
+			return false
+		}
+	}
+}

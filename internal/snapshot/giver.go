@@ -1,0 +1,190 @@
+package snapshot
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/warmpath/warmpath/kvfeed"
+)
+
+// Path is the path of the admin listener at which a router gives its index.
+const Path = "/admin/index/snapshot"
+
+// contentType is the type of a snapshot over HTTP.
+const contentType = "application/vnd.warmpath.index"
+
+// peerHeader names the process that asks for a snapshot.
+const peerHeader = "X-Warmpath-Peer"
+
+const (
+	// mostGiven bounds the snapshots that are given at one time. Each takes the memory of one holder's blocks, and a
+	// part of one core.
+	mostGiven = 2
+	// mostAsked bounds the holders that one request names.
+	mostAsked = 256
+	// sendTimeout is how long the other side may take to receive one section: 2 MiB. The giver keeps one holder
+	// meanwhile.
+	sendTimeout = 10 * time.Second
+)
+
+// Giver answers requests for snapshots of a feed's holders. It is an http.Handler, safe for concurrent use.
+type Giver struct {
+	feed    *kvfeed.Feed
+	version string
+	log     *slog.Logger
+	counts  giverCounts
+
+	mu     sync.Mutex      // guards giving
+	giving map[string]bool // the peers that are being given a snapshot
+}
+
+type giverCounts struct{ given, broken, refused atomic.Uint64 }
+
+// NewGiver returns a Giver. version is the router's version.
+func NewGiver(feed *kvfeed.Feed, version string, log *slog.Logger) *Giver {
+	return &Giver{feed: feed, version: version, log: log, giving: map[string]bool{}}
+}
+
+// ServeHTTP writes a snapshot of all holders, or of the holders that the parameters "holder" name, as RANK@URL. It
+// gives one snapshot to a peer at a time, and two at most: further requests get 503.
+func (g *Giver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	places, err := placesOf(r.URL.Query()["holder"])
+	if err != nil {
+		problem(w, http.StatusBadRequest, err)
+		return
+	}
+	if places == nil {
+		places = g.feed.Places()
+	}
+	peer := peerOf(r)
+	if !g.begin(peer) {
+		g.counts.refused.Add(1)
+		w.Header().Set("Retry-After", "1")
+		problem(w, http.StatusServiceUnavailable, fmt.Errorf("%d snapshots at most are given at a time, one to each router: ask again", mostGiven))
+		return
+	}
+	defer g.end(peer)
+	w.Header().Set("Content-Type", contentType)
+	began := time.Now()
+	given, blocks, err := Write(r.Context(), &paced{w, http.NewResponseController(w)}, g.feed, places, g.version)
+	if err != nil {
+		g.counts.broken.Add(1)
+		g.log.Warn("a snapshot of the index was not given as a whole", "peer", r.RemoteAddr, "error", err)
+		return
+	}
+	g.counts.given.Add(1)
+	g.log.Info("gave a snapshot of the index", "peer", r.RemoteAddr, "holders", given, "of", len(places), "blocks", blocks,
+		"ms", time.Since(began).Milliseconds())
+}
+
+// problem answers with an error, in the shape of all errors of the admin listener.
+func problem(w http.ResponseWriter, status int, err error) {
+	var body struct {
+		Error struct {
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+	body.Error.Message = err.Error()
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(body) // an error means that the peer is gone
+}
+
+// peerOf returns a name of the process that asks. A router names itself, because several routers may share an address.
+func peerOf(r *http.Request) string {
+	if name := r.Header.Get(peerHeader); name != "" && len(name) <= 64 {
+		return name
+	}
+	host, _, _ := net.SplitHostPort(r.RemoteAddr)
+	return host
+}
+
+func (g *Giver) begin(peer string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.giving) >= mostGiven || g.giving[peer] {
+		return false
+	}
+	g.giving[peer] = true
+	return true
+}
+
+func (g *Giver) end(peer string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.giving, peer)
+}
+
+// paced bounds the time of each write, so that a peer that reads slowly does not keep the giver's memory.
+type paced struct {
+	w          http.ResponseWriter
+	controller *http.ResponseController
+}
+
+func (p *paced) Write(b []byte) (int, error) {
+	// If the listener cannot set deadlines, the peer's own limit ends the exchange.
+	_ = p.controller.SetWriteDeadline(time.Now().Add(sendTimeout))
+	return p.w.Write(b)
+}
+
+// Flush sends what was written, so that the peer can use one holder while the next one is being read.
+func (p *paced) Flush() { _ = p.controller.Flush() }
+
+// placesOf parses the parameters "holder". Without parameters the result is nil.
+func placesOf(holders []string) (places []kvfeed.Place, err error) {
+	if len(holders) > mostAsked {
+		return nil, fmt.Errorf("holder: %d are asked for, at most %d", len(holders), mostAsked)
+	}
+	for _, h := range holders {
+		number, url, ok := strings.Cut(h, "@")
+		rank, err := strconv.Atoi(number)
+		if err != nil || !ok || rank < 0 || url == "" {
+			return nil, fmt.Errorf("holder: %.200q is not RANK@URL", h)
+		}
+		places = append(places, kvfeed.Place{Worker: url, Rank: rank})
+	}
+	return places, nil
+}
+
+// holderParameter is the inverse of placesOf.
+func holderParameter(p kvfeed.Place) string { return strconv.Itoa(p.Rank) + "@" + p.Worker }
+
+// Write writes a snapshot of the feed's holders at these places. It takes the memory of one holder at a time. It
+// returns the number of written holders and blocks.
+func Write(ctx context.Context, to io.Writer, feed *kvfeed.Feed, places []kvfeed.Place, version string) (holders, blocks int, err error) {
+	w, err := NewWriter(to, Header{Router: version, Created: time.Now().Unix()})
+	if err != nil {
+		return 0, 0, err
+	}
+	flusher, _ := to.(http.Flusher)
+	for _, p := range slices.Compact(places) {
+		if ctx.Err() != nil {
+			return holders, blocks, context.Cause(ctx)
+		}
+		c, err := feed.Checkpoint(p)
+		if err != nil {
+			err = w.Skipped(Skipped{p.Worker, p.Rank, err.Error()})
+		} else {
+			err = w.Holder(c)
+			holders, blocks = holders+1, blocks+c.Blocks()
+		}
+		if err != nil {
+			return holders, blocks, err
+		}
+		if flusher != nil {
+			flusher.Flush()
+		}
+	}
+	return holders, blocks, w.Close()
+}

@@ -1,0 +1,276 @@
+package snapshot
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/warmpath/warmpath/kvfeed"
+)
+
+// Parts are what a Keeper needs in addition to its settings. All are required except Others.
+type Parts struct {
+	Feed    *kvfeed.Feed
+	Client  *http.Client
+	Key     string // the admin key of the peers; "": none
+	Name    string // names this process to its peers
+	Version string // the router's version
+	Room    int64  // bytes that the blocks of a snapshot may take until they are in the index
+	Log     *slog.Logger
+	// Others returns the admin addresses of further peers at this moment, such as those that replica sync knows; nil:
+	// there are no others.
+	Others func() []string
+}
+
+// Keeper gives a feed the checkpoints of peers and of a file, and saves the file. Run is called once; the other methods
+// may be called at any time.
+type Keeper struct {
+	config Config
+	Parts
+	counts keeperCounts
+}
+
+type keeperCounts struct{ peers, peersFailed, files, filesFailed, saved, savesFailed atomic.Uint64 }
+
+// Stats counts snapshots.
+type Stats struct {
+	Given, GivenBroken, GivenRefused uint64 // to peers: whole ones, broken ones, requests beyond the limits
+	Peers, PeersFailed               uint64 // snapshots that peers gave, and requests to peers that failed
+	Files, FilesFailed               uint64 // files that were read, and files that could not be used
+	Saved, SavesFailed               uint64 // files that were written, and attempts that failed
+	Checkpoints                      kvfeed.CheckpointStats
+}
+
+// NewKeeper returns a Keeper, and prepares the feed: call it before the feed runs. It starts nothing.
+func NewKeeper(cfg Config, p Parts) *Keeper {
+	k := &Keeper{config: cfg, Parts: p}
+	if len(cfg.Peers) > 0 || p.Others != nil {
+		p.Feed.KeepMessages()
+	}
+	if k.warms() {
+		p.Feed.Hold()
+	}
+	return k
+}
+
+// warms reports whether a start may find checkpoints.
+func (k *Keeper) warms() bool {
+	return len(k.config.Peers) > 0 || k.Others != nil || k.config.SnapshotFile != ""
+}
+
+// Stats returns the counters of the keeper and of a giver.
+func (k *Keeper) Stats(g *Giver) Stats {
+	c, d := &k.counts, &g.counts
+	return Stats{
+		Given: d.given.Load(), GivenBroken: d.broken.Load(), GivenRefused: d.refused.Load(),
+		Peers: c.peers.Load(), PeersFailed: c.peersFailed.Load(), Files: c.files.Load(), FilesFailed: c.filesFailed.Load(),
+		Saved: c.saved.Load(), SavesFailed: c.savesFailed.Load(), Checkpoints: k.Feed.CheckpointStats(),
+	}
+}
+
+// offeredFor is how long checkpoints wait for workers that have not joined the fleet.
+const offeredFor = time.Minute
+
+// Run warms the feed, and then asks peers for checkpoints of holders whose history is not whole, and saves the file
+// regularly, until ctx ends. It returns nil.
+func (k *Keeper) Run(ctx context.Context) error {
+	k.warm(ctx)
+	drop := time.After(offeredFor)
+	look := time.NewTicker(time.Second)
+	defer look.Stop()
+	var save <-chan time.Time
+	if k.config.SnapshotFile != "" && k.config.SnapshotInterval > 0 {
+		ticker := time.NewTicker(k.config.SnapshotInterval)
+		defer ticker.Stop()
+		save = ticker.C
+	}
+	again := time.NewTimer(time.Hour)
+	defer again.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-drop:
+			k.Feed.Drop()
+		case <-save:
+			k.Save(ctx)
+		case <-k.Feed.Lacks():
+		case <-look.C:
+		case <-again.C:
+		}
+		if k.askForLacking(ctx) {
+			again.Reset(5 * time.Millisecond) // the pauses of Feed.Lacking are longer, so most looks ask nobody
+		}
+	}
+}
+
+// saveTimeout bounds the time of one writing of the file: 2 s are enough for 10^7 blocks.
+const saveTimeout = 2 * time.Second
+
+// Save writes the file, if there is one. It takes 2 s at most.
+func (k *Keeper) Save(ctx context.Context) {
+	if k.config.SnapshotFile == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, saveTimeout, fmt.Errorf("it takes more than %v", saveTimeout))
+	defer cancel()
+	began := time.Now()
+	holders, blocks, err := Save(ctx, k.config.SnapshotFile, k.Feed, k.Version)
+	switch {
+	case errors.Is(err, errNothing):
+	case err != nil:
+		k.counts.savesFailed.Add(1)
+		k.Log.Warn("the index was not saved", "error", err)
+	default:
+		k.counts.saved.Add(1)
+		k.Log.Info("saved the index", "file", k.config.SnapshotFile, "holders", holders, "blocks", blocks, "ms", time.Since(began).Milliseconds())
+	}
+}
+
+// warm asks the peers, then reads the file. After it, streams that have no checkpoint read their engines' histories.
+func (k *Keeper) warm(ctx context.Context) {
+	if !k.warms() {
+		return
+	}
+	defer k.Feed.Release()
+	limited, cancel := context.WithTimeoutCause(ctx, k.config.PeerTimeout, fmt.Errorf("index.peer_timeout, %v, is over", k.config.PeerTimeout))
+	defer cancel()
+	known := map[kvfeed.Place]bool{}
+	k.ask(limited, nil, known)
+	if k.config.SnapshotFile == "" {
+		return
+	}
+	n, err := Load(k.config.SnapshotFile, k.Room, func(c *kvfeed.Checkpoint) {
+		if !known[kvfeed.Place{Worker: c.Worker, Rank: c.Rank}] {
+			k.offer(c, k.config.SnapshotFile)
+		}
+	})
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		k.Log.Info("there is no saved index: the router begins without it", "file", k.config.SnapshotFile)
+	case err != nil:
+		k.counts.filesFailed.Add(1)
+		k.Log.Warn("the saved index is not used: the router begins without it", "file", k.config.SnapshotFile, "why", err)
+	default:
+		k.counts.files.Add(1)
+		k.Log.Info("read the saved index", "file", k.config.SnapshotFile, "holders", n)
+	}
+}
+
+// peers returns the addresses of all peers in random order.
+func (k *Keeper) peers() []string {
+	all := slices.Clone(k.config.Peers)
+	if k.Others != nil {
+		all = append(all, k.Others()...)
+	}
+	for i := range all {
+		all[i] = strings.TrimSuffix(all[i], "/")
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return all
+}
+
+// ask asks one peer after the other for checkpoints, until no holder is missing. places are the wanted holders; nil:
+// all that the peers have. known gets the holders of which a checkpoint came.
+func (k *Keeper) ask(ctx context.Context, places []kvfeed.Place, known map[kvfeed.Place]bool) {
+	for _, peer := range k.peers() {
+		if ctx.Err() != nil {
+			return
+		}
+		began := time.Now()
+		skipped, err := k.fetch(ctx, peer, places, known)
+		if err != nil {
+			k.counts.peersFailed.Add(1)
+			k.Log.Warn("a peer gave no whole snapshot of its index", "peer", peer, "holders", len(known), "error", err)
+			continue
+		}
+		k.counts.peers.Add(1)
+		k.Log.Info("a peer gave a snapshot of its index", "peer", peer, "holders", len(known), "skipped", len(skipped), "ms", time.Since(began).Milliseconds())
+		if places = slices.DeleteFunc(skipped, func(p kvfeed.Place) bool { return known[p] }); len(places) == 0 && len(known) > 0 {
+			return
+		}
+		places = places[:min(len(places), mostAsked)]
+	}
+}
+
+// fetch asks one peer. skipped are the holders of which the peer has no checkpoint.
+func (k *Keeper) fetch(ctx context.Context, peer string, places []kvfeed.Place, known map[kvfeed.Place]bool) (skipped []kvfeed.Place, err error) {
+	query := url.Values{}
+	for _, p := range places {
+		query.Add("holder", holderParameter(p))
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, peer+Path+"?"+query.Encode(), nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set(peerHeader, k.Name)
+	if k.Key != "" {
+		req.Header.Set("Authorization", "Bearer "+k.Key)
+	}
+	resp, err := k.Client.Do(req)
+	if err != nil {
+		return nil, cause(ctx, err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 300))
+		return nil, fmt.Errorf("status %d: %s", resp.StatusCode, strings.Join(strings.Fields(string(text)), " "))
+	}
+	r, err := NewReader(resp.Body, k.Room)
+	for err == nil {
+		var c *kvfeed.Checkpoint
+		var s *Skipped
+		if c, s, err = r.Next(); c != nil {
+			known[kvfeed.Place{Worker: c.Worker, Rank: c.Rank}] = true
+			k.offer(c, peer)
+		} else if s != nil && len(skipped) < mostAsked {
+			skipped = append(skipped, kvfeed.Place{Worker: s.Worker, Rank: s.Rank})
+			k.Log.Debug("a peer has no checkpoint of a holder", "peer", peer, "worker", s.Worker, "rank", s.Rank, "why", s.Why)
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		return skipped, nil
+	}
+	return skipped, cause(ctx, err)
+}
+
+// cause returns why ctx ended, if it did, and else err.
+func cause(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return cmp.Or(context.Cause(ctx), err)
+	}
+	return err
+}
+
+func (k *Keeper) offer(c *kvfeed.Checkpoint, from string) {
+	if err := k.Feed.Offer(c); err != nil && !errors.Is(err, kvfeed.ErrTooOld) {
+		k.Log.Warn("a checkpoint is not used", "worker", c.Worker, "rank", c.Rank, "from", from, "why", err)
+	}
+}
+
+// askForLacking asks peers for the holders whose history is not whole. It reports whether there are such holders.
+func (k *Keeper) askForLacking(ctx context.Context) bool {
+	if len(k.config.Peers) == 0 && k.Others == nil {
+		return false
+	}
+	places, some := k.Feed.Lacking(time.Now())
+	if len(places) > 0 {
+		limited, cancel := context.WithTimeoutCause(ctx, k.config.PeerTimeout, fmt.Errorf("index.peer_timeout, %v, is over", k.config.PeerTimeout))
+		defer cancel()
+		k.ask(limited, places[:min(len(places), mostAsked)], map[kvfeed.Place]bool{})
+	}
+	return some
+}
