@@ -26,7 +26,7 @@ var layers = [][]string{
 	{"internal/admin"},
 	{"internal/gateway", "internal/mockengine", "internal/sim", "internal/loadgen", "internal/doctor"},
 	{"internal/tokens/inprocess", "internal/telemetry", "internal/snapshot"},
-	{"internal/proxy", "kvfeed", "publish", "internal/discovery", "internal/tokens", "internal/report"},
+	{"internal/proxy", "kvfeed", "publish", "internal/discovery", "internal/tokens", "internal/report", "internal/replica"},
 	{"internal/connector"},
 	{"internal/api", "internal/queue", "internal/tenant", "internal/engine", "internal/workload"},
 	{"", "internal/zmtp"}, // "" is the root package, the Router
@@ -61,6 +61,7 @@ var rules = []struct {
 	{"github.com/go-jose/", []string{"internal/tenant"}, "tokens are the tenant package's business"},
 	{"github.com/goccy/go-yaml", []string{"internal/config"}, "the file's format is the config package's business"},
 	{"go.starlark.net/", []string{"policy/script"}, "one heavy dependency, one home"},
+	{"github.com/nats-io/", []string{"internal/replica"}, "one heavy dependency, one home"},
 	{module + "/policy", []string{"", "cmd/warmpath", "internal/admin", "internal/app", "internal/config", "internal/config/migrate", "internal/gateway", "internal/sim", "policy/peers", "policy/script"}, "sources of facts, such as internal/discovery, put them into the fleet's types, and know no policy"},
 	{"net/http/httputil", nil, "ReverseProxy truncates streams whose POST body is still open (golang/go#40747); internal/proxy is ours"},
 	{"C", nil, "the binary is static: CGO_ENABLED=0"},

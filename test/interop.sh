@@ -6,6 +6,7 @@
 #     folder.
 #   - The protocol of OpenTelemetry for Python with gRPC (20 MB), in …/warmpath/otlp, for a receiver of traces.
 #   - Debian's prometheus (95 MB, unpacked and not installed), in …/warmpath/prometheus, for the dashboard and the alerts.
+#   - nats-server 2.15.2 (25 MB), built with Go, in …/warmpath/nats, for routers that share their requests.
 #   - The same clients for Node (70 MB), in …/warmpath/npm. Needs node and npm.
 #   - For the publisher library: Debian's libzmq3-dev, gcc, make and pkg-config, as root (60 MB); pyzmq, msgpack and
 #     hatchling (20 MB), in …/warmpath/publish, with the wheels that a fresh environment of a test installs.
@@ -62,6 +63,11 @@ if ! "$publish/venv/bin/python" -c 'import zmq, msgpack, hatchling' 2>/dev/null 
   python3 -m venv "$publish/venv"
   "$publish/venv/bin/pip" install -q --disable-pip-version-check 'pyzmq==27.3.0' 'msgpack==1.2.4' 'hatchling==1.33.0'
   "$publish/venv/bin/pip" download -q --disable-pip-version-check --only-binary :all: -d "$publish/wheels" 'pyzmq==27.3.0' 'msgpack==1.2.4'
+fi
+if [ ! -x "$cache/nats/nats-server" ]; then
+  echo "interop: installing nats-server 2.15.2 into $cache/nats"
+  mkdir -p "$cache/nats"
+  (cd "$cache/nats" && GOBIN=$cache/nats CGO_ENABLED=0 GOFLAGS= go install github.com/nats-io/nats-server/v2@v2.15.2)
 fi
 modules=$cache/wheels/vllm-0.33.0
 if [ -x "$cache/engines/vllm/venv/bin/python" ] && [ ! -d "$modules" ]; then

@@ -16,6 +16,7 @@ import (
 	"github.com/warmpath/warmpath/internal/app"
 	"github.com/warmpath/warmpath/internal/config"
 	"github.com/warmpath/warmpath/internal/discovery"
+	"github.com/warmpath/warmpath/internal/replica"
 	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/internal/tokens/inprocess"
 )
@@ -30,6 +31,7 @@ type serveFlags struct {
 	engineWait                                  float64
 	accessLog, decisionLog                      string
 	disaggregation                              config.Disaggregation
+	sync                                        replica.Config
 }
 
 func newServe() *cobra.Command {
@@ -84,6 +86,12 @@ SIGHUP or POST /admin/reload. After SIGTERM the router finishes the requests und
 	flags.StringVar(&f.logLevel, "log-level", d.Telemetry.LogLevel, "`LEVEL`: debug, info, warn, error")
 	flags.StringVar(&f.accessLog, "access-log", "", "`FILE` for one line of JSON for each request; or stdout")
 	flags.StringVar(&f.decisionLog, "decision-log", "", "`FILE` for one line of JSON for each decision, which `warmpath replay` reads; or stdout")
+	flags.StringVar(&f.sync.NATS, "sync-nats", "", "`URL` of a NATS server over which routers tell each other of their requests, as nats://host:4222 (docs/replicas.md)")
+	flags.BoolVar(&f.sync.Embedded, "sync-embedded", false, "tell other routers of the requests over a NATS server in this process, instead of --sync-nats")
+	flags.StringVar(&f.sync.Listen, "sync-listen", d.Sync.Listen, "`ADDR` of the embedded server, for the servers of the other routers")
+	flags.StringArrayVar(&f.sync.Routes, "sync-route", nil, "`URL` of another router's embedded server, as nats-route://host:4248; repeatable")
+	flags.StringVar(&f.sync.Group, "sync-group", d.Sync.Group, "`NAME` that the routers in front of the same workers have in common")
+	flags.StringVar(&f.sync.KeyFile, "sync-key-file", "", "`FILE` with the key by which the routers sign what they tell; or "+config.EnvSyncKey)
 	addForeign(flags)
 	return c
 }
@@ -131,6 +139,7 @@ func (f *serveFlags) override(c *cobra.Command) func(*config.Config) {
 			cfg.Policy = f.policy
 		}
 		f.divide(changed, &cfg.Disaggregation)
+		f.share(changed, &cfg.Sync)
 		if changed("log-level") {
 			cfg.Telemetry.LogLevel = f.logLevel
 		}
@@ -169,6 +178,28 @@ func (f *serveFlags) divide(changed func(string) bool, d *config.Disaggregation)
 	}
 	if changed("decode-policy") {
 		d.DecodePolicy = f.disaggregation.DecodePolicy
+	}
+}
+
+// share applies the given flags about the sharing of requests.
+func (f *serveFlags) share(changed func(string) bool, s *replica.Config) {
+	if changed("sync-nats") {
+		s.NATS = f.sync.NATS
+	}
+	if changed("sync-embedded") {
+		s.Embedded = f.sync.Embedded
+	}
+	if changed("sync-listen") {
+		s.Listen = f.sync.Listen
+	}
+	if changed("sync-route") {
+		s.Routes = f.sync.Routes
+	}
+	if changed("sync-group") {
+		s.Group = f.sync.Group
+	}
+	if changed("sync-key-file") {
+		s.Key, s.KeyFile = "", f.sync.KeyFile
 	}
 }
 

@@ -27,6 +27,7 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/queue"
+	"github.com/warmpath/warmpath/internal/replica"
 	"github.com/warmpath/warmpath/internal/snapshot"
 	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/internal/tenant"
@@ -34,7 +35,8 @@ import (
 )
 
 // Parts are the components that the admin listener shows. All are required except Certificates, Connections, Workers,
-// Notes, TokenModels, Stalled, Meant, Snapshot and Reload.
+// Notes, TokenModels, Stalled, Meant, Snapshot, Replicas
+// and Reload.
 type Parts struct {
 	Router    *warmpath.Router
 	Gateway   *gateway.Gateway
@@ -64,6 +66,8 @@ type Parts struct {
 	Meant func(unknown string, known []string) string
 	// Snapshot answers GET snapshot.Path with the index.
 	Snapshot http.Handler
+	// Replicas returns the state of the sharing of requests with other routers; nil: it is off.
+	Replicas func() replica.Status
 	// Reload reads the configuration file again and returns the changes. After an error nothing has changed.
 	Reload func(context.Context) ([]string, error)
 }
@@ -106,6 +110,7 @@ func New(cfg Config, parts Parts) *Admin {
 		{"GET", "/admin/queue", a.queue},
 		{"GET", "/admin/tenants", a.tenants},
 		{"GET", snapshot.Path, parts.giveSnapshot},
+		{"GET", "/admin/replicas", a.replicas},
 		{"POST", "/admin/explain", a.explain},
 		{"POST", "/admin/reload", a.reload},
 		{"POST", "/flush_cache", parts.Gateway.Order},

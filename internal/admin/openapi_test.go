@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/internal/admin"
+	"github.com/warmpath/warmpath/internal/replica"
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
@@ -21,7 +22,7 @@ var update = flag.Bool("update", false, "write the schemas of the answers into o
 
 // described are the types of bodies and answers whose schemas are made from the types.
 var described = []any{admin.Workers{}, admin.Change{}, admin.Changed{}, admin.Joining{}, admin.Joined{}, admin.Left{}, admin.Decisions{}, admin.Queue{}, admin.Tenants{},
-	admin.Explanation{}, admin.Explanations{}, admin.Reloaded{}, admin.RoleChange{}, admin.RoleChanged{}}
+	admin.Explanation{}, admin.Explanations{}, admin.Reloaded{}, admin.RoleChange{}, admin.RoleChanged{}, replica.Status{}}
 
 // A new route without a description fails here, and so does a description of a path that has no route.
 func TestEveryRouteIsDescribed(t *testing.T) {

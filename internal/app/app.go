@@ -24,6 +24,7 @@ import (
 	"github.com/warmpath/warmpath/internal/gateway"
 	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/internal/proxy"
+	"github.com/warmpath/warmpath/internal/replica"
 	"github.com/warmpath/warmpath/internal/snapshot"
 	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/internal/tenant"
@@ -76,6 +77,7 @@ type App struct {
 	workers                         *discovery.Watcher
 	reporter                        *discovery.Reporter
 	kvfeed                          *kvfeed.Feed
+	replica                         *replica.Sync // nil: requests are not shared
 	gateway                         *gateway.Gateway
 	admin                           *admin.Admin
 	giver                           *snapshot.Giver
@@ -115,6 +117,9 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	if x := a.external[options.Policy.Name]; x != nil {
 		options.Policy.Source = x.client.Cached
 	}
+	a.tenants = tenant.NewRegistry()
+	a.tenants.Use(cfg.AllTenants, []byte(cfg.TenantSaltKey))
+	a.share(cfg, &options)
 	var err error
 	if a.router, err = warmpath.New(options); err != nil {
 		return nil, err
@@ -144,11 +149,9 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	if a.tracer, err = a.telemetry.NewTracer(cfg.Telemetry.Traces, o.Version, o.Log); err != nil {
 		return nil, err
 	}
-	a.tenants = tenant.NewRegistry()
 	if cfg.JWT.On() {
 		a.issuer = tenant.NewIssuer(cfg.JWT)
 	}
-	a.tenants.Use(cfg.AllTenants, []byte(cfg.TenantSaltKey))
 	a.tokens = tokens.New(cfg.Tokens, tokenClient(o.Network, peers))
 	a.tokens.Log = o.Log
 	models := cfg.Models
@@ -180,6 +183,9 @@ func New(cfg *config.Config, o Options) (*App, error) {
 		Router: a.router, Gateway: a.gateway, Telemetry: a.telemetry, Tenants: a.tenants, Certificates: a.adminCertificates, Sources: a.sources(), Bodies: bodies, Log: o.Log,
 		Connections: operators, Streams: a.streams, IndexHolders: a.indexHolders, Workers: a.workers, Notes: a.workers.Notes, TokenModels: a.showModels,
 		Stalled: a.stalled, Meant: config.Meant, Snapshot: a.giver,
+	}
+	if a.replica != nil {
+		parts.Replicas = a.replica.Status
 	}
 	if o.Load != nil {
 		parts.Reload = func(context.Context) ([]string, error) { return a.Reload() }
@@ -377,6 +383,10 @@ func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g
 		}
 	}
 	g.run("reclaim", stop, func() error { return a.reclaim(rest) })
+	if a.replica != nil {
+		a.replica.SetAdmin(addr(a.adminAddress))
+		g.run("sync", stop, func() error { return a.replica.Run(rest) })
+	}
 	noMore := a.runSources(rest, g, stop)
 	if back != nil {
 		g.run("admin", stop, func() error { return a.admin.Serve(rest, back) })

@@ -12,8 +12,12 @@ import (
 
 // sources returns the functions that provide the values of metrics at each scrape.
 func (a *App) sources() telemetry.Sources {
-	return telemetry.Sources{Workers: a.showWorkers, Index: a.showIndex, Tokens: a.showTokens, Queue: a.showQueue,
+	s := telemetry.Sources{Workers: a.showWorkers, Index: a.showIndex, Tokens: a.showTokens, Queue: a.showQueue,
 		Stalls: a.stalls, Stale: a.stale, Log: a.options.LogLines, Snapshots: a.showSnapshots}
+	if a.replica != nil {
+		s.Sync = a.replica.Status
+	}
+	return s
 }
 
 func (a *App) showWorkers() []telemetry.Worker {

@@ -17,6 +17,7 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/queue"
+	"github.com/warmpath/warmpath/internal/replica"
 	"github.com/warmpath/warmpath/internal/snapshot"
 	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/internal/tenant"
@@ -172,6 +173,9 @@ type Config struct {
 	Reports discovery.ReportsConfig `yaml:"reports"`
 	// Breaker are the settings for passive health: when failed requests block a worker.
 	Breaker fleet.BreakerConfig `yaml:"breaker"`
+	// Sync says how several routers in front of the same workers tell each other of their requests, so that they place as
+	// one router would (docs/replicas.md). By default a router tells nobody. A change needs a restart.
+	Sync replica.Config `yaml:"sync"`
 	// Telemetry are the settings for logs and remembered decisions.
 	Telemetry telemetry.Config `yaml:"telemetry"`
 }
@@ -266,6 +270,7 @@ func Default() Config {
 		Health:    discovery.DefaultConfig(),
 		Reports:   discovery.DefaultReportsConfig(),
 		Breaker:   fleet.DefaultBreakerConfig(),
+		Sync:      replica.DefaultConfig(),
 		Telemetry: telemetry.DefaultConfig(),
 	}
 }
@@ -366,6 +371,7 @@ func (c *Config) validate(found *problems) {
 	found.section("admin", c.Admin.Validate())
 	found.section("tokens", c.Tokens.Validate())
 	found.section("gateway", c.Gateway.Validate())
+	found.section("sync", c.Sync.Validate())
 	found.section("telemetry", c.Telemetry.Validate())
 }
 

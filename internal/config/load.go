@@ -80,6 +80,7 @@ func fill(cfg *Config, path string, data []byte, override func(*Config)) error {
 	}
 	var found problems
 	cfg.readTenants(&found)
+	cfg.readSync(&found)
 	cfg.readWorkersFile(&found)
 	cfg.validate(&found)
 	for _, p := range found {

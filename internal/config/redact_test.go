@@ -156,6 +156,11 @@ policies:
   - type: lmcache_aware
     controller_url: http://user:@host:9000
     controller_api_key: @
+sync:
+  nats: nats://host:4222
+  key: @
+  user: someone
+  password: "@"
 queue:
   order: fcfs
 `

@@ -31,6 +31,9 @@ func (t PeerTLS) Validate() error {
 	return err
 }
 
+// Client reads the files, and returns the configuration of a TLS client. Without files it is the machine's.
+func (t PeerTLS) Client() (*tls.Config, error) { return (&tlsFiles{from: t}).read() }
+
 // tlsFiles keeps the content of the files of a PeerTLS.
 type tlsFiles struct {
 	from PeerTLS

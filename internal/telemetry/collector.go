@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/replica"
 	"github.com/warmpath/warmpath/internal/tokens"
 	"github.com/warmpath/warmpath/kvfeed"
 )
@@ -25,6 +26,8 @@ type Sources struct {
 	Log    func() LogLines
 	// Snapshots returns the counters of snapshots of the index.
 	Snapshots func() Snapshots
+	// Sync returns the state of the sharing of requests with other routers; nil: it is off.
+	Sync func() replica.Status
 }
 
 // Snapshots counts snapshots of the index, and the checkpoints of holders in them.
@@ -109,7 +112,8 @@ var trusts = []string{"exact", "degraded", "approximate", "none"}
 
 // collector makes metrics from Sources at each scrape.
 type collector struct {
-	src Sources
+	src  Sources
+	sync syncMetrics
 
 	suspect, share, leftOut                                            *prometheus.Desc
 	up, trust, requests, prefill, context, blocks, connected, sequence *prometheus.Desc
@@ -143,6 +147,7 @@ func newCollector(src Sources) *collector {
 	}
 	return &collector{
 		src:           src,
+		sync:          newSyncMetrics(desc),
 		up:            desc("worker_up", "1 while requests may go to this worker.", []string{"worker"}),
 		trust:         desc("holder_trust", "1 for the present trust of this rank, 0 for the other values.", []string{"worker", "rank", "trust"}),
 		requests:      desc("holder_requests", "Requests of this router that this rank is serving.", holder),
@@ -270,6 +275,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	if c.src.Snapshots != nil {
 		c.collectSnapshots(counter, c.src.Snapshots())
+	}
+	if c.src.Sync != nil {
+		c.sync.collect(gauge, counter, c.src.Sync())
 	}
 	if c.src.Queue != nil {
 		for _, l := range c.src.Queue() {

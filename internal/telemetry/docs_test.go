@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/replica"
 	"github.com/warmpath/warmpath/internal/tokens"
 	"github.com/warmpath/warmpath/kvfeed"
 )
@@ -115,6 +116,9 @@ func descriptions(t *testing.T) map[string]description {
 			Log:    func() LogLines { return LogLines{} },
 
 			Snapshots: func() Snapshots { return Snapshots{} },
+			Sync: func() replica.Status {
+				return replica.Status{Peers: []replica.PeerStatus{{Name: "r"}}, Counts: replica.Traffic{Dropped: map[string]uint64{"old": 1}}}
+			},
 			Tokens: func() TokenStats {
 				return TokenStats{Stats: tokens.Stats{Distrusted: []string{"m"}, BeginningsOff: []string{"m"}}, Models: map[string]int{"files": 1}}
 			},

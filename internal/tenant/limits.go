@@ -36,6 +36,10 @@ type state struct {
 	tokens   bucket
 	active   int
 	counts   Counts
+	spent    Spent // at this router, since its start; Active is not used
+	// elsewhere is the number of requests under way at other routers.
+	elsewhere int
+	changed   bool // spent or active changed since they were told, and the tenant is in the ledger
 }
 
 // Counts are a tenant's requests and tokens since the start of the process.
@@ -80,7 +84,7 @@ func (t *Tenant) Enter(now int64) *Limited {
 	defer s.mu.Unlock()
 	s.counts.Requests++
 	s.counts.LastRequest = now
-	if t.MaxConcurrent > 0 && s.active >= t.MaxConcurrent {
+	if t.MaxConcurrent > 0 && s.active+s.elsewhere >= t.MaxConcurrent {
 		s.counts.Limited++
 		return &Limited{Concurrency, time.Second}
 	}
@@ -93,6 +97,8 @@ func (t *Tenant) Enter(now int64) *Limited {
 		s.requests.level--
 	}
 	s.active++
+	s.spent.Requests++
+	t.note(s)
 	return nil
 }
 
@@ -101,6 +107,7 @@ func (t *Tenant) Leave() {
 	s := t.state()
 	s.mu.Lock()
 	s.active--
+	t.note(s)
 	s.mu.Unlock()
 }
 
@@ -121,6 +128,8 @@ func (t *Tenant) Spend(prompt int, now int64) *Limited {
 		return &Limited{Tokens, s.tokens.wait(needed, rate)}
 	}
 	s.tokens.level -= float64(prompt)
+	s.spent.Tokens += int64(prompt)
+	t.note(s)
 	return nil
 }
 
@@ -132,7 +141,10 @@ func (t *Tenant) Settle(spent, prompt, output int) {
 	s.counts.Prompt += uint64(max(prompt, 0))
 	s.counts.Output += uint64(max(output, 0))
 	if t.TokensPerMinute > 0 && s.tokens.at != 0 {
-		s.tokens.level += float64(spent - max(prompt, 0) - max(output, 0))
+		used := max(prompt, 0) + max(output, 0)
+		s.tokens.level += float64(spent - used)
+		s.spent.Tokens += int64(used - spent)
+		t.note(s)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 type Registry struct {
 	mu      sync.Mutex // serialises Use
 	current atomic.Pointer[snapshot]
+	ledger  ledger
 }
 
 // Tenant is one tenant in force. Its settings do not change: a reload makes a new Tenant, which shares the state of the
@@ -26,7 +27,8 @@ type Tenant struct {
 	Label string
 	keyed bool                   // the tenant has keys
 	cell  *atomic.Pointer[state] // nil inside until the first request; shared with the Tenants of other reloads
-	salt  [sha256.Size]byte      // the key of the tenant's cache salts; zero unless CacheSalt is SaltOwn
+	owner *ledger
+	salt  [sha256.Size]byte // the key of the tenant's cache salts; zero unless CacheSalt is SaltOwn
 }
 
 // Other is the label of the tenants without series of their own. Named is the number of tenants that have series of
@@ -103,7 +105,7 @@ func (r *Registry) Use(list []Config, saltKey []byte) {
 	old := r.current.Load()
 	s := &snapshot{tenants: make([]*Tenant, 0, len(list)), byName: make(map[string]*Tenant, len(list))}
 	for i, c := range list {
-		t := &Tenant{Config: c, Label: Other}
+		t := &Tenant{Config: c, Label: Other, owner: &r.ledger}
 		if i < Named {
 			t.Label = c.Name
 		}

@@ -1,0 +1,34 @@
+package app
+
+import (
+	"net"
+	"os"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/internal/config"
+	"github.com/warmpath/warmpath/internal/replica"
+)
+
+// share makes the router tell other routers of its requests, if the configuration says so. It starts nothing.
+func (a *App) share(cfg *config.Config, options *warmpath.Options) {
+	if !cfg.Sync.On() {
+		return
+	}
+	a.replica = replica.New(cfg.Sync, replica.Parts{
+		NewPeer: func() *warmpath.Peer { return a.router.NewPeer() }, Tenants: a.tenants, Log: a.log, Name: ownName(cfg.Listen), Version: a.options.Version,
+	})
+	options.Observer = a.replica.Observer()
+}
+
+// ownName returns the name of a router that the configuration does not name: the machine's name, with the port for
+// clients.
+func ownName(listen string) string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "router"
+	}
+	if _, port, err := net.SplitHostPort(listen); err == nil {
+		return net.JoinHostPort(host, port)
+	}
+	return host
+}

@@ -1,0 +1,257 @@
+package replica
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+const (
+	// startTimeout bounds the start of an embedded server. It opens a listener and starts some goroutines.
+	startTimeout = 10 * time.Second
+	// routeInterval is how often missing routes are looked at.
+	routeInterval = 200 * time.Millisecond
+	// maxWaiting bounds what waits at the embedded server for one slow client or server, in bytes. It then closes the
+	// connection, and the routers ask each other for what was lost.
+	maxWaiting = 8 << 20
+	// implicitRetries is how often, once a second, the server connects again to a server that is not in the routes. Ten
+	// minutes is longer than most restarts.
+	implicitRetries = 600
+)
+
+var userInfo = regexp.MustCompile(`://[^\s"@/]+@`)
+
+// embedded is a NATS server in this process, which is a part of a cluster.
+type embedded struct {
+	server  *server.Server
+	options *server.Options
+	log     *slog.Logger
+}
+
+// startEmbedded starts a server. The caller calls stop.
+func startEmbedded(cfg *Config, id uint64, log *slog.Logger) (*embedded, error) {
+	options, err := cfg.server(id)
+	if err != nil {
+		return nil, err
+	}
+	s, err := server.NewServer(options.Clone())
+	if err != nil {
+		return nil, fmt.Errorf("make the embedded NATS server: %w", err)
+	}
+	own := &serverLog{log: log}
+	s.SetLoggerV2(own, log.Enabled(context.Background(), slog.LevelDebug), false, false)
+	s.Start()
+	e := &embedded{server: s, options: options, log: log}
+	for began := time.Now(); !s.ReadyForConnections(startTimeout/100) || s.ClusterAddr() == nil; {
+		if why := own.fatal.Load(); why != nil {
+			e.stop()
+			return nil, fmt.Errorf("start the embedded NATS server at sync.listen %s: %s; does another process listen there?", cfg.Listen, *why)
+		}
+		if time.Since(began) > startTimeout {
+			e.stop()
+			return nil, fmt.Errorf("start the embedded NATS server at sync.listen %s: it is not ready after %v", cfg.Listen, startTimeout)
+		}
+	}
+	log.Info("the embedded NATS server listens for other routers", "address", s.ClusterAddr().String(), "routes", len(options.Routes))
+	return e, nil
+}
+
+// stop ends the server, and waits until it has ended.
+func (e *embedded) stop() {
+	e.server.Shutdown()
+	e.server.WaitForShutdown()
+}
+
+// server returns the options of the embedded server.
+func (c *Config) server(id uint64) (*server.Options, error) {
+	host, port, err := hostPort(c.Listen)
+	if err != nil {
+		return nil, err
+	}
+	o := &server.Options{
+		ServerName: "warmpath-" + strconv.FormatUint(id, 16), NoSigs: true, NoLog: true, NoSystemAccount: true,
+		// A server without a listener for clients never opens its listener for routes. So without client_listen it listens
+		// on a loopback address, for nobody: the password is random, and only this process knows it.
+		Host: "127.0.0.1", Port: server.RANDOM_PORT,
+		MaxPending: maxWaiting, WriteDeadline: 2 * time.Second, PingInterval: pingInterval, MaxPingsOut: deadPings,
+		Username: "warmpath", Password: rand.Text(),
+		Cluster: server.ClusterOpts{
+			Name: "warmpath-" + c.Group, Host: host, Port: port, Username: c.User, Password: c.Password,
+			NoAdvertise: true, ConnectRetries: implicitRetries, PoolSize: -1, Compression: server.CompressionOpts{Mode: server.CompressionOff},
+			PingInterval: pingInterval, MaxPingsOut: deadPings,
+		},
+	}
+	if c.ClientListen != "" {
+		if o.Host, o.Port, err = hostPort(c.ClientListen); err != nil {
+			return nil, err
+		}
+		o.Username, o.Password = c.User, c.Password
+	}
+	for _, text := range c.Routes {
+		u, err := url.Parse(text)
+		if err != nil {
+			return nil, errors.New("sync.routes: a route is not a URL")
+		}
+		if u.User == nil && c.User != "" {
+			u.User = url.UserPassword(c.User, c.Password)
+		}
+		o.Routes = append(o.Routes, u)
+	}
+	files, err := c.TLS.Client()
+	if err != nil {
+		return nil, fmt.Errorf("read the files of sync.tls: %w", err)
+	}
+	if len(files.Certificates) > 0 {
+		files.MinVersion = tls.VersionTLS12
+		if files.RootCAs != nil {
+			files.ClientCAs, files.ClientAuth = files.RootCAs, tls.RequireAndVerifyClientCert
+		}
+		o.Cluster.TLSConfig, o.Cluster.TLSTimeout = files, 2
+		o.TLSConfig, o.TLS = files.Clone(), true
+	}
+	return o, nil
+}
+
+func hostPort(address string) (host string, port int, err error) {
+	host, text, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", 0, fmt.Errorf("%s is not host:port", address)
+	}
+	if port, err = strconv.Atoi(text); err != nil || port < 0 || port > 1<<16-1 {
+		return "", 0, fmt.Errorf("%s has no port number", address)
+	}
+	if port == 0 {
+		port = server.RANDOM_PORT
+	}
+	if host == "" {
+		host = "0.0.0.0"
+	}
+	return host, port, nil
+}
+
+// peers returns the number of other servers to which there is a route.
+func (e *embedded) peers() int { return e.server.NumRemotes() }
+
+// watch connects missing routes soon, and wakes the receiver when routes come and go, until ctx ends. By itself the
+// server connects once a second, which is too long after the network is whole again.
+func (e *embedded) watch(ctx context.Context, s *Sync) {
+	tick := time.NewTicker(routeInterval)
+	defer tick.Stop()
+	known := e.peers()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if now := e.peers(); now != known {
+			e.log.Info("the number of other routers' NATS servers changed", "connected", now, "before", known)
+			known = now
+			wake(s.changes)
+		}
+		if known < len(e.options.Routes) {
+			e.connectMissing(ctx)
+		}
+	}
+}
+
+// connectMissing makes the server connect to the servers of routes that can be reached and to which it has no route.
+func (e *embedded) connectMissing(ctx context.Context) {
+	remotes := map[string]bool{e.server.ID(): true}
+	if now, err := e.server.Routez(&server.RoutezOptions{}); err == nil {
+		for _, r := range now.Routes {
+			remotes[r.RemoteID] = true
+		}
+	}
+	missing := false
+	for i, route := range e.options.Routes {
+		id, err := serverAt(ctx, route.Host)
+		if err != nil || remotes[id] {
+			continue
+		}
+		// The server takes the changed URL for another route, and connects at once. The path means nothing.
+		again := *route
+		if again.Path = "/"; route.Path == "/" {
+			again.Path = ""
+		}
+		e.options.Routes[i], missing = &again, true
+	}
+	if !missing {
+		return
+	}
+	if err := e.server.ReloadOptions(e.options.Clone()); err != nil {
+		e.log.Debug("the embedded NATS server connects later", "error", withoutURL(err))
+	}
+}
+
+// serverAt returns the id of the NATS server at an address. A server tells it to who connects.
+func serverAt(ctx context.Context, address string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, routeInterval)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(routeInterval))
+	line, err := bufio.NewReaderSize(conn, 32<<10).ReadSlice('\n')
+	if err != nil {
+		return "", err
+	}
+	var info struct {
+		ServerID string `json:"server_id"`
+	}
+	text, ok := strings.CutPrefix(string(line), "INFO ")
+	if !ok {
+		return "", errors.New("it is no NATS server")
+	}
+	err = json.Unmarshal([]byte(text), &info)
+	return info.ServerID, err
+}
+
+// serverLog writes the lines of the embedded server into the router's log. They are for debugging: what an operator has
+// to know, this package says itself.
+type serverLog struct {
+	log   *slog.Logger
+	fatal atomic.Pointer[string]
+}
+
+func (l *serverLog) line(format string, v ...any) {
+	l.log.Debug("embedded NATS server", "line", userInfo.ReplaceAllString(fmt.Sprintf(format, v...), "://[redacted]@"))
+}
+
+// Fatalf keeps the error: the server calls it when it cannot listen.
+func (l *serverLog) Fatalf(format string, v ...any) {
+	text := userInfo.ReplaceAllString(fmt.Sprintf(format, v...), "://[redacted]@")
+	l.fatal.Store(&text)
+	l.line(format, v...)
+}
+
+// Noticef, Warnf, Errorf, Debugf and Tracef write a line.
+func (l *serverLog) Noticef(format string, v ...any) { l.line(format, v...) }
+
+// Warnf writes a line.
+func (l *serverLog) Warnf(format string, v ...any) { l.line(format, v...) }
+
+// Errorf writes a line.
+func (l *serverLog) Errorf(format string, v ...any) { l.line(format, v...) }
+
+// Debugf writes a line.
+func (l *serverLog) Debugf(format string, v ...any) { l.line(format, v...) }
+
+// Tracef writes a line.
+func (l *serverLog) Tracef(format string, v ...any) { l.line(format, v...) }

@@ -1,0 +1,194 @@
+package replica
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+const (
+	// reconnectWait is the time between two attempts to connect. One view is to be back a second after NATS is.
+	reconnectWait = 150 * time.Millisecond
+	// pingInterval is how often the connection is checked, and deadPings is after how many pings without an answer it
+	// counts as dead. A connection through a cut cable is given up after a second and a half.
+	pingInterval = 500 * time.Millisecond
+	deadPings    = 2
+	// writeTimeout bounds how long a packet may wait for a connection that takes nothing.
+	writeTimeout = time.Second
+	// unreadMessages and unreadBytes bound the messages of a subscription that the receiver has not taken yet.
+	unreadMessages = 1024
+	unreadBytes    = 16 << 20
+)
+
+// natsLink is the connection over NATS.
+type natsLink struct {
+	cfg  Config
+	id   uint64
+	log  *slog.Logger
+	conn atomic.Pointer[nats.Conn]     // nil before the first attempt to connect
+	node atomic.Pointer[embedded]      // nil without an embedded server
+	last atomic.Pointer[errorWithTime] // of the connection
+}
+
+// errorWithTime is an error of NATS, for operators.
+type errorWithTime struct {
+	text string
+	at   time.Time
+}
+
+func newNATS(cfg Config, id uint64, log *slog.Logger) *natsLink {
+	return &natsLink{cfg: cfg, id: id, log: log}
+}
+
+// mode names the kind of connection.
+func (c *Config) mode() string {
+	switch {
+	case c.Embedded:
+		return "embedded"
+	case c.NATS != "":
+		return "nats"
+	}
+	return "off"
+}
+
+// subject returns the subject of packets to one router, or to all (0).
+func (l *natsLink) subject(to uint64) string {
+	if to == 0 {
+		return l.cfg.Group + ".sync.all"
+	}
+	return l.cfg.Group + ".sync.to." + strconv.FormatUint(to, 16)
+}
+
+func (l *natsLink) connected() bool {
+	conn, node := l.conn.Load(), l.node.Load()
+	return conn != nil && conn.IsConnected() && (node == nil || node.peers() > 0)
+}
+
+func (l *natsLink) publish(to uint64, packet []byte) error {
+	conn := l.conn.Load()
+	if conn == nil {
+		return nats.ErrConnectionClosed
+	}
+	return conn.Publish(l.subject(to), packet)
+}
+
+// run connects, and keeps the connection until ctx ends.
+func (l *natsLink) run(ctx context.Context, s *Sync) error {
+	options, err := l.options(s)
+	if err != nil {
+		return err
+	}
+	closed := make(chan struct{})
+	options = append(options, nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
+	url := l.cfg.NATS
+	if l.cfg.Embedded {
+		node, err := startEmbedded(&l.cfg, l.id, l.log)
+		if err != nil {
+			return err
+		}
+		defer node.stop()
+		l.node.Store(node)
+		options = append(options, nats.InProcessServer(node.server), nats.UserInfo(node.options.Username, node.options.Password))
+		url = ""
+	}
+	conn, err := nats.Connect(url, options...)
+	if err != nil {
+		return fmt.Errorf("connect to NATS: %w", withoutURL(err))
+	}
+	l.conn.Store(conn)
+	defer func() {
+		if conn.IsConnected() {
+			_ = conn.FlushTimeout(writeTimeout) // the goodbye; nothing is lost without it
+		}
+		conn.Close()
+		<-closed
+	}()
+	for _, to := range []uint64{0, l.id} {
+		sub, err := conn.Subscribe(l.subject(to), func(m *nats.Msg) {
+			select {
+			case s.incoming <- m:
+			case <-ctx.Done():
+			}
+		})
+		if err == nil {
+			err = sub.SetPendingLimits(unreadMessages, unreadBytes)
+		}
+		if err != nil {
+			return fmt.Errorf("subscribe at NATS: %w", err)
+		}
+	}
+	wake(s.changes)
+	if node := l.node.Load(); node != nil {
+		node.watch(ctx, s)
+		return nil
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// options returns the options of the client of NATS.
+func (l *natsLink) options(s *Sync) ([]nats.Option, error) {
+	changed := func(*nats.Conn) { wake(s.changes) }
+	options := []nats.Option{
+		nats.Name("warmpath " + s.parts.Name), nats.NoEcho(), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
+		nats.ReconnectWait(reconnectWait), nats.ReconnectJitter(reconnectWait/3, reconnectWait/3), nats.Timeout(writeTimeout),
+		nats.PingInterval(pingInterval), nats.MaxPingsOutstanding(deadPings), nats.FlusherTimeout(writeTimeout),
+		nats.ReconnectOnFlusherError(), nats.IgnoreAuthErrorAbort(),
+		// What waits while there is no connection would be old afterwards.
+		nats.ReconnectBufSize(-1),
+		nats.ConnectHandler(changed), nats.ReconnectHandler(changed),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			l.note(err)
+			wake(s.changes)
+		}),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { l.note(err) }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			if errors.Is(err, nats.ErrSlowConsumer) {
+				// The digests of the next packets say what was lost.
+				s.drop(dropSlow, 1)
+				return
+			}
+			l.note(err)
+		}),
+	}
+	switch {
+	case l.cfg.Embedded: // the embedded server's own
+	case l.cfg.User != "":
+		options = append(options, nats.UserInfo(l.cfg.User, l.cfg.Password))
+	case l.cfg.Token != "":
+		options = append(options, nats.Token(l.cfg.Token))
+	case l.cfg.CredentialsFile != "":
+		options = append(options, nats.UserCredentials(l.cfg.CredentialsFile))
+	}
+	if l.cfg.Embedded {
+		return options, nil // the client is in the same process
+	}
+	files, err := l.cfg.TLS.Client()
+	if err != nil {
+		return nil, fmt.Errorf("read the files of sync.tls: %w", err)
+	}
+	if files.RootCAs != nil || len(files.Certificates) > 0 || files.ServerName != "" {
+		files.MinVersion = tls.VersionTLS12
+		options = append(options, nats.Secure(files))
+	}
+	return options, nil
+}
+
+// note keeps the last error for operators.
+func (l *natsLink) note(err error) {
+	if err != nil {
+		l.last.Store(&errorWithTime{withoutURL(err).Error(), time.Now()})
+	}
+}
+
+// withoutURL returns an error without the URL that it may quote, since a URL can have a password.
+func withoutURL(err error) error {
+	return errors.New(userInfo.ReplaceAllString(err.Error(), "://[redacted]@"))
+}

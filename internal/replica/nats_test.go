@@ -1,0 +1,171 @@
+package replica
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"go.uber.org/goleak"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/policy"
+	"github.com/warmpath/warmpath/test/testenv"
+)
+
+// connect starts a router that shares its requests over NATS as cfg says.
+func connect(t *testing.T, cfg Config) *member {
+	t.Helper()
+	m := &member{t: t, fleet: fleet.New(fleet.Config{}), ended: make(chan error, 1)}
+	var peer func() *warmpath.Peer
+	m.sync = New(cfg, Parts{NewPeer: func() *warmpath.Peer { return peer() }, Log: discard, Name: t.Name()})
+	var err error
+	m.router, err = warmpath.New(warmpath.Options{Fleet: m.fleet, Policy: policy.DefaultKVAware().Spec("kv_aware"), Observer: m.sync.Observer()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	peer = m.router.NewPeer
+	for i := range 2 {
+		m.worker(i)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	stopped := false
+	m.stop = func() {
+		if !stopped {
+			stopped = true
+			cancel()
+			if err := <-m.ended; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	go func() { m.ended <- m.sync.Run(ctx) }() // ends with ctx; stop waits
+	t.Cleanup(m.stop)
+	return m
+}
+
+// natsServer starts a NATS server at a port; 0 is any.
+func natsServer(t *testing.T, port int, change func(*server.Options)) *server.Server {
+	t.Helper()
+	if port == 0 {
+		port = server.RANDOM_PORT
+	}
+	o := &server.Options{Host: "127.0.0.1", Port: port, NoSigs: true, NoLog: true}
+	if change != nil {
+		change(o)
+	}
+	s, err := server.NewServer(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	if !s.ReadyForConnections(10 * time.Second) {
+		t.Fatal("the NATS server is not ready")
+	}
+	t.Cleanup(func() {
+		s.Shutdown()
+		s.WaitForShutdown()
+	})
+	return s
+}
+
+// share checks that both routers tell each other of requests.
+func share(t *testing.T, one, two *member) {
+	t.Helper()
+	for i, m := range []*member{one, two} {
+		d := m.route(1, 200, "")
+		testenv.Until(t, fmt.Sprintf("both know the request of router %d", i), func() bool { return one.requests() == 1 && two.requests() == 1 })
+		done(d)
+		testenv.Until(t, fmt.Sprintf("both know the end of the request of router %d", i), func() bool { return one.requests() == 0 && two.requests() == 0 })
+	}
+}
+
+func TestRoutersShareOverAGivenServer(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	t.Run("", func(t *testing.T) {
+		s := natsServer(t, 0, func(o *server.Options) { o.Username, o.Password = "u", "a password" })
+		cfg := DefaultConfig()
+		cfg.NATS, cfg.User, cfg.Password = s.ClientURL(), "u", "a password"
+		one, two := connect(t, cfg), connect(t, cfg)
+		testenv.Until(t, "they know each other", func() bool { return len(one.sync.Status().Peers) == 1 && len(two.sync.Status().Peers) == 1 })
+		share(t, one, two)
+		other := cfg
+		other.Group = "another"
+		three := connect(t, other)
+		testenv.Until(t, "the third router is connected", func() bool { return three.sync.Status().Connected })
+		share(t, one, two)
+		if n := len(three.sync.Status().Peers); n != 0 {
+			t.Errorf("a router of another group has %d peers", n)
+		}
+	})
+}
+
+// The router serves before NATS is there, while it is away, and after it came back.
+func TestARouterServesWithoutNATS(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	t.Run("", func(t *testing.T) {
+		port := testenv.FreePort(t)
+		cfg := DefaultConfig()
+		cfg.NATS = fmt.Sprintf("nats://127.0.0.1:%d", port)
+		one, two := connect(t, cfg), connect(t, cfg)
+		for round := range 2 {
+			d := one.route(round, 200, "")
+			testenv.Until(t, "alone", func() bool {
+				return !one.sync.Status().Connected && len(two.sync.Status().Peers) == 0 && two.requests() == 0
+			})
+			s := natsServer(t, port, nil)
+			testenv.Until(t, "a request that began without NATS is known", func() bool { return two.requests() == 1 })
+			done(d)
+			share(t, one, two)
+			s.Shutdown()
+			s.WaitForShutdown()
+		}
+	})
+}
+
+func TestRoutersShareOverEmbeddedServers(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	t.Run("", func(t *testing.T) {
+		var routes []string
+		var ports []int
+		for range 3 {
+			ports = append(ports, testenv.FreePort(t))
+			routes = append(routes, fmt.Sprintf("nats-route://127.0.0.1:%d", ports[len(ports)-1]))
+		}
+		var all []*member
+		for _, port := range ports {
+			cfg := DefaultConfig()
+			cfg.Embedded, cfg.Listen, cfg.Routes, cfg.User, cfg.Password = true, fmt.Sprintf("127.0.0.1:%d", port), routes, "u", "a password"
+			all = append(all, connect(t, cfg))
+		}
+		for _, m := range all {
+			testenv.Until(t, "all know each other", func() bool { return len(m.sync.Status().Peers) == 2 })
+		}
+		share(t, all[0], all[1])
+		share(t, all[1], all[2])
+		d := all[2].route(3, 100, "")
+		testenv.Until(t, "the third router's request is known", func() bool { return all[0].requests() == 1 })
+		done(d)
+		all[2].stop()
+		testenv.Until(t, "the third router is gone", func() bool { return len(all[0].sync.Status().Peers) == 1 })
+		share(t, all[0], all[1])
+	})
+}
+
+func TestAnEmbeddedServerWithoutItsPortIsAnError(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	cfg := DefaultConfig()
+	cfg.Embedded, cfg.Listen = true, l.Addr().String()
+	s := New(cfg, Parts{NewPeer: func() *warmpath.Peer { return nil }, Log: discard})
+	if err = s.Run(context.Background()); err == nil {
+		t.Error("two servers listen at one address")
+	}
+	t.Log(err)
+}

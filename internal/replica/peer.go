@@ -1,0 +1,185 @@
+package replica
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/warmpath/warmpath"
+)
+
+const (
+	// deadAfter is the silence after which a peer counts as dead, and its load is dropped. It is longer than a stall of a
+	// second (a machine that swaps, a long garbage collection, a virtual machine that moves) plus one heartbeat, so that
+	// such a stall costs nothing. It is below 2 s, after which the load of a dead router must be gone.
+	deadAfter = 1600 * time.Millisecond
+	// askAgain is the time after which an ask without an answer is repeated.
+	askAgain = 250 * time.Millisecond
+	// maxPeers bounds the routers that are followed.
+	maxPeers = 256
+	// maxFreed bounds the ended requests of a peer that are remembered: a request must not begin again because an older
+	// answer to an ask comes late. The bound is some seconds of requests of a very busy router.
+	maxFreed = 8192
+	// maxRefused bounds the requests of a peer that are kept because their worker is not known here yet.
+	maxRefused = 1024
+	// maxParts bounds the parts of an answer: it is enough for maxUnderWay long requests.
+	maxParts = 1 << 14
+)
+
+// peer is what this router knows of another router. It is used by the receiver only.
+type peer struct {
+	id, started uint64
+	heartbeat   heartbeat
+	heard       time.Time // when its last packet came
+	beat        time.Time // when its last heartbeat came
+	lag         time.Duration
+	number      uint64 // of the last packet to all
+	direct      uint64 // of the last packet to this router
+
+	placements *warmpath.Peer
+	underWay   map[uint64]followed
+	digest     uint64
+	freed      map[uint64]struct{} // the last maxFreed requests that have ended
+	freedRing  []uint64
+	freedAt    int
+	refused    map[uint64][]byte // requests whose worker is not known here, as the content of a recordAdd
+	tenants    map[string]spent
+
+	answered bool      // it has answered an ask
+	differs  bool      // its digest differed from the digest here
+	asked    time.Time // when it was asked last; zero: no answer is due
+	nonce    uint64    // of that ask
+	state    *state    // the parts of the answer so far
+}
+
+// followed is a request under way at a peer.
+type followed struct {
+	number    uint64 // of the packet to all that told of it, or that was the last one before the answer that did
+	prefilled bool
+}
+
+// state collects the parts of an answer to an ask.
+type state struct {
+	number uint64
+	parts  int
+	have   map[int]struct{}
+	ids    map[uint64]struct{}
+}
+
+func newPeer(h header, placements *warmpath.Peer) *peer {
+	return &peer{id: h.from, started: h.started, placements: placements, underWay: map[uint64]followed{}, freed: map[uint64]struct{}{},
+		refused: map[uint64][]byte{}, tenants: map[string]spent{}}
+}
+
+// add follows a request. number is the number of the packet to all that told of it. content is the content of the
+// record, for requests whose worker is not known here. It returns false if there are too many.
+func (p *peer) add(placement *warmpath.Placement, number uint64, content []byte, now time.Time) bool {
+	id := placement.ID
+	if _, ended := p.freed[id]; ended {
+		return true
+	}
+	if f, known := p.underWay[id]; known {
+		if placement.PrefillCompleted && !f.prefilled {
+			p.prefilled(id, now)
+		}
+		return true
+	}
+	if len(p.underWay) >= maxUnderWay {
+		return false
+	}
+	p.underWay[id] = followed{number, placement.PrefillCompleted}
+	p.digest ^= digestOf(id, placement.PrefillCompleted)
+	if !p.placements.Add(placement, now.UnixNano()) && len(p.refused) < maxRefused {
+		p.refused[id] = slices.Clone(content)
+	}
+	return true
+}
+
+// prefilled notes that the prefill of a request has ended.
+func (p *peer) prefilled(id uint64, now time.Time) {
+	f, known := p.underWay[id]
+	if !known || f.prefilled {
+		return
+	}
+	f.prefilled = true
+	p.underWay[id] = f
+	p.digest ^= digestOf(id, false) ^ digestOf(id, true)
+	p.placements.PrefillCompleted(id, now.UnixNano())
+}
+
+// free notes that a request has ended, also if it was never heard of.
+func (p *peer) free(e ending, now time.Time) {
+	id := e.id
+	if _, ended := p.freed[id]; ended {
+		return
+	}
+	if len(p.freedRing) < maxFreed {
+		p.freedRing = append(p.freedRing, id)
+	} else {
+		delete(p.freed, p.freedRing[p.freedAt])
+		p.freedRing[p.freedAt] = id
+		p.freedAt = (p.freedAt + 1) % maxFreed
+	}
+	p.freed[id] = struct{}{}
+	p.forget(id)
+	p.placements.Free(id, e.Ending, now.UnixNano())
+}
+
+// forget removes a request from the books of this package.
+func (p *peer) forget(id uint64) {
+	if f, known := p.underWay[id]; known {
+		delete(p.underWay, id)
+		delete(p.refused, id)
+		p.digest ^= digestOf(id, f.prefilled)
+	}
+}
+
+// retry adds the requests again whose worker was not known.
+func (p *peer) retry(placement *warmpath.Placement, now time.Time) {
+	for id, data := range p.refused {
+		c := content{data: data}
+		if c.placement(placement); c.err != nil {
+			delete(p.refused, id)
+			continue
+		}
+		placement.PrefillCompleted = p.underWay[id].prefilled
+		if p.placements.Add(placement, now.UnixNano()) {
+			delete(p.refused, id)
+		}
+	}
+}
+
+// begin notes that a part of an answer to the ask with this nonce came. It returns the number from which its requests
+// are, and whether the part is of use.
+func (p *peer) begin(s statePart) bool {
+	if p.asked.IsZero() || s.nonce != p.nonce || s.parts < 1 || s.parts > maxParts || s.part >= s.parts {
+		return false
+	}
+	if p.state == nil || p.state.number != s.number || p.state.parts != s.parts {
+		p.state = &state{number: s.number, parts: s.parts, have: map[int]struct{}{}, ids: map[uint64]struct{}{}}
+	}
+	p.state.have[s.part] = struct{}{}
+	return true
+}
+
+// finish ends an answer if all parts have come: requests that it does not have are over, apart from those that a later
+// packet told of. It reports whether the answer has ended.
+func (p *peer) finish(now time.Time) bool {
+	s := p.state
+	if s == nil || len(s.have) < s.parts {
+		return false
+	}
+	for id, f := range maps.Clone(p.underWay) {
+		if _, has := s.ids[id]; !has && f.number <= s.number {
+			p.forget(id)
+		}
+	}
+	p.placements.Retain(func(id uint64) bool {
+		_, has := p.underWay[id]
+		return has
+	}, now.UnixNano())
+	// Packets up to the answer's number need not come any more: the answer has what they told.
+	p.number = max(p.number, s.number)
+	p.state, p.asked, p.differs = nil, time.Time{}, false
+	return true
+}

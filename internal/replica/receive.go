@@ -1,0 +1,412 @@
+package replica
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/internal/tenant"
+)
+
+const (
+	// lookInterval is how often the receiver looks for dead peers and for answers that did not come.
+	lookInterval = 100 * time.Millisecond
+	// retryInterval is how often requests are added again whose worker was not known.
+	retryInterval = 500 * time.Millisecond
+	// lateRecent is how long recent requests wait for their worker: a router that starts does not know its workers yet.
+	lateRecent = 30 * time.Second
+	// maxLate bounds the recent requests that wait.
+	maxLate = maxRecent
+)
+
+// receiver applies what the peers tell. Its fields belong to the goroutine of Sync.receive.
+type receiver struct {
+	s         *Sync
+	open      signer
+	names     map[string]string
+	placement warmpath.Placement
+	looked    time.Time
+	retried   time.Time
+	late      []lateRequest
+	connected bool
+}
+
+// lateRequest is a recent request of a peer whose worker is not known here yet.
+type lateRequest struct {
+	from    uint64
+	content []byte
+	ended   time.Time
+	until   time.Time
+}
+
+// receive applies what the peers tell until ctx ends.
+func (s *Sync) receive(ctx context.Context) {
+	r := receiver{s: s, open: newSigner(s.cfg.Key, s.cfg.Group), names: map[string]string{}, looked: time.Now(), connected: true}
+	look := time.NewTicker(lookInterval)
+	defer look.Stop()
+	r.changed()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case m := <-s.incoming:
+			now := time.Now()
+			s.mu.Lock()
+			r.packet(m.Data, now)
+			s.mu.Unlock()
+		case <-s.changes:
+			r.changed()
+		case <-look.C:
+			s.mu.Lock()
+			r.look(time.Now())
+			s.mu.Unlock()
+		}
+	}
+}
+
+// changed notes that the connection changed.
+func (r *receiver) changed() {
+	s := r.s
+	now := s.link.connected()
+	if now == r.connected {
+		return
+	}
+	r.connected = now
+	if !now {
+		s.parts.Log.Warn("no connection to NATS: this router serves alone, and tries to connect again", "sync", s.cfg.mode())
+		return
+	}
+	s.parts.Log.Info("connected to NATS: requests are shared with the other routers", "sync", s.cfg.mode(), "group", s.cfg.Group, "signed", s.cfg.Key != "")
+	s.counts.reconnects.Add(1)
+	s.order(order{kind: recordHeartbeat, ask: ask{recent: true}})
+	s.mu.Lock()
+	for _, p := range s.peers {
+		p.differs = true
+	}
+	s.mu.Unlock()
+}
+
+// order orders a packet. It reports whether there was room.
+func (s *Sync) order(o order) bool {
+	select {
+	case s.orders <- o:
+		return true
+	default:
+		return false
+	}
+}
+
+// dropped counts a packet or a record that is dropped, and logs it at most once a minute for each reason that hints at
+// a wrong configuration or at an attack.
+func (r *receiver) dropped(why reason, now time.Time) {
+	s := r.s
+	s.drop(why, 1)
+	advice := ""
+	switch why {
+	case dropMalformed:
+		advice = "is the group used by another program?"
+	case dropVersion:
+		advice = "do all routers have versions that understand each other?"
+	case dropUnsigned:
+		advice = "set sync.key_file at the router that sends them, too"
+	case dropSignature:
+		advice = "set the same sync.key_file and sync.group at all routers"
+	case dropTooMany:
+		advice = "there are more routers, or more requests at one router, than this router follows"
+	default:
+		return
+	}
+	if last, ok := s.warned[why]; ok && now.Sub(last) < time.Minute {
+		return
+	}
+	s.warned[why] = now
+	s.parts.Log.Warn("messages of other routers are dropped", "reason", string(why), "advice", advice)
+}
+
+// packet applies a packet. Callers hold s.mu.
+func (r *receiver) packet(data []byte, now time.Time) {
+	s := r.s
+	s.counts.received.Add(1)
+	s.counts.receivedBytes.Add(uint64(len(data)))
+	h, records, err := r.open.open(data)
+	switch {
+	case err != nil:
+		r.dropped(reasonOf(err), now)
+		return
+	case h.from == s.id:
+		r.dropped(dropOwn, now)
+		return
+	case h.to != 0 && h.to != s.id:
+		r.dropped(dropOther, now)
+		return
+	}
+	p := r.peer(h, now)
+	if p == nil {
+		return
+	}
+	last := &p.number
+	if h.to != 0 {
+		last = &p.direct
+	}
+	if h.number <= *last {
+		r.dropped(dropOld, now)
+		return
+	}
+	*last = h.number
+	p.heard = now
+	if err := r.records(p, h, records, now); err != nil {
+		r.dropped(dropMalformed, now)
+		p.differs = true
+	}
+	if s.peers[p.id] != p {
+		return // it said goodbye
+	}
+	if h.digested && h.to == 0 {
+		if p.digest != h.digest {
+			p.differs = true
+		} else if p.answered {
+			p.differs, p.asked, p.state = false, time.Time{}, nil
+		}
+	}
+	r.ask(p, now)
+}
+
+// peer returns the peer that sent a packet; nil if its packets are not followed. Callers hold s.mu.
+func (r *receiver) peer(h header, now time.Time) *peer {
+	s := r.s
+	if p := s.peers[h.from]; p != nil {
+		if p.started == h.started {
+			return p
+		}
+		r.dropped(dropOld, now)
+		return nil
+	}
+	gone, was := s.gone[h.from]
+	if was && (gone.started != h.started || h.to == 0 && h.number <= gone.number) {
+		r.dropped(dropOld, now)
+		return nil
+	}
+	if len(s.peers) >= maxPeers {
+		r.dropped(dropTooMany, now)
+		return nil
+	}
+	p := newPeer(h, s.parts.NewPeer())
+	p.heard, p.beat, p.differs = now, now, true
+	if was {
+		p.number, p.direct = gone.number, gone.to
+		delete(s.gone, h.from)
+	}
+	s.peers[h.from] = p
+	s.order(order{kind: recordHeartbeat}) // so that the new router hears of this one at once
+	return p
+}
+
+// ask asks a peer for all its requests, if its digest differs and no answer is due. Callers hold s.mu.
+func (r *receiver) ask(p *peer, now time.Time) {
+	if !p.differs || !p.asked.IsZero() && now.Sub(p.asked) < askAgain {
+		return
+	}
+	nonce := random()
+	if r.s.order(order{kind: recordAsk, to: p.id, ask: ask{nonce: nonce, recent: !p.answered}}) {
+		p.nonce, p.asked, p.state = nonce, now, nil
+	}
+}
+
+// records applies the records of a packet.
+func (r *receiver) records(p *peer, h header, records []byte, now time.Time) error {
+	number, inState := p.number, false
+	for len(records) > 0 {
+		kind, body, rest, err := nextRecord(records)
+		if err != nil {
+			return err
+		}
+		records = rest
+		c := content{data: body, names: r.names}
+		switch kind {
+		case recordState:
+			part := c.statePart()
+			if c.err == nil && !p.begin(part) {
+				return nil // an answer that is not expected any more
+			}
+			inState, number = true, part.number
+		case recordAsk:
+			asked := c.ask()
+			if c.err == nil {
+				r.s.order(order{kind: recordState, to: p.id, ask: asked})
+			}
+		case recordGoodbye:
+			r.drop(p, "it stops")
+			return nil
+		default:
+			r.record(p, kind, &c, body, number, now)
+		}
+		if c.err != nil {
+			return fmt.Errorf("read a record of kind %d: %w", kind, c.err)
+		}
+		if inState && kind == recordAdd {
+			p.state.ids[r.placement.ID] = struct{}{}
+		}
+	}
+	if inState && p.finish(now) {
+		p.answered = true
+		r.s.counts.repairs.Add(1)
+	}
+	return nil
+}
+
+// record applies one record about requests, tenants or the sender.
+func (r *receiver) record(p *peer, kind byte, c *content, body []byte, number uint64, now time.Time) {
+	switch kind {
+	case recordAdd:
+		if c.placement(&r.placement); c.err == nil && !p.add(&r.placement, number, body, now) {
+			r.dropped(dropTooMany, now)
+		}
+	case recordPrefilled:
+		if id := c.uvarint(); c.err == nil {
+			p.prefilled(id, now)
+		}
+	case recordFree:
+		if e := c.ending(); c.err == nil {
+			p.free(e, now)
+		}
+	case recordHeartbeat:
+		if h := c.heartbeat(); c.err == nil {
+			r.heartbeat(p, h, now)
+		}
+	case recordSpent:
+		if t := c.spent(); c.err == nil && t.tenant != "" {
+			r.spent(p, t, now)
+		}
+	case recordRecent:
+		ended := now.Add(-time.Duration(min(c.uvarint(), uint64(time.Hour.Milliseconds()))) * time.Millisecond)
+		body := c.data
+		if c.placement(&r.placement); c.err == nil && !r.recent(p, now) && len(r.late) < maxLate {
+			r.late = append(r.late, lateRequest{p.id, append([]byte(nil), body...), ended, now.Add(lateRecent)})
+		}
+	default:
+		r.dropped(dropUnknown, now)
+	}
+}
+
+func (r *receiver) heartbeat(p *peer, h heartbeat, now time.Time) {
+	first := p.heartbeat == heartbeat{}
+	p.heartbeat, p.beat = h, now
+	p.lag = max(now.Sub(time.UnixMilli(h.sent)), 0)
+	if first {
+		r.s.parts.Log.Info("another router shares its requests", "router", h.name, "admin", h.admin, "version", h.version)
+	}
+	if h.hello {
+		r.s.order(order{kind: recordHeartbeat})
+	}
+}
+
+// spent takes what a tenant has spent at a peer from the tenant's limits here.
+func (r *receiver) spent(p *peer, t spent, now time.Time) {
+	registry := r.s.parts.Tenants
+	if registry == nil {
+		return
+	}
+	last, known := p.tenants[t.tenant]
+	if !known {
+		if len(p.tenants) >= mostNames || registry.ByName(t.tenant) == nil {
+			return
+		}
+		last = spent{requests: t.requests, tokens: t.tokens} // what was spent before it was heard of is over
+		if p.answered {
+			last = spent{} // it is the tenant's first request there
+		}
+	}
+	p.tenants[t.tenant] = t
+	registry.SpentElsewhere(t.tenant, tenant.Spent{Requests: t.requests - last.requests, Tokens: t.tokens - last.tokens,
+		Active: t.active - last.active}, now.UnixNano())
+}
+
+// recent learns where a request of r.placement went that has ended. It returns false if its worker is not known.
+func (r *receiver) recent(p *peer, now time.Time) bool {
+	placement := &r.placement
+	if _, underWay := p.underWay[placement.ID]; underWay {
+		return true
+	}
+	placement.UncachedTokens, placement.ContextBlocks, placement.MostTokens, placement.PrefillCompleted = 0, 0, 0, true
+	if !p.placements.Add(placement, now.UnixNano()) {
+		return false
+	}
+	p.placements.Free(placement.ID, warmpath.Ending{}, now.UnixNano())
+	return true
+}
+
+// look drops dead peers, asks again, and adds requests again whose worker was not known. Callers hold s.mu.
+func (r *receiver) look(now time.Time) {
+	s := r.s
+	if late := now.Sub(r.looked) - lookInterval; late > deadAfter/4 {
+		// This process was stalled, so it could not hear its peers.
+		for _, p := range s.peers {
+			p.heard = p.heard.Add(late)
+		}
+	}
+	r.looked = now
+	retry := now.Sub(r.retried) >= retryInterval
+	if retry {
+		r.retried = now
+		r.retryLate(now)
+	}
+	for _, p := range s.peers {
+		if now.Sub(p.heard) >= deadAfter {
+			r.drop(p, fmt.Sprintf("nothing was heard of it for %v", deadAfter))
+			continue
+		}
+		if retry && len(p.refused) > 0 {
+			p.retry(&r.placement, now)
+		}
+		r.ask(p, now)
+	}
+}
+
+// retryLate learns recent requests again whose worker was not known.
+func (r *receiver) retryLate(now time.Time) {
+	left := r.late[:0]
+	for _, l := range r.late {
+		p := r.s.peers[l.from]
+		c := content{data: l.content, names: r.names}
+		if c.placement(&r.placement); p == nil || c.err != nil || now.After(l.until) || r.recent(p, now) {
+			continue
+		}
+		left = append(left, l)
+	}
+	clear(r.late[len(left):])
+	r.late = left
+}
+
+// drop drops a peer and its load. Callers hold s.mu.
+func (r *receiver) drop(p *peer, why string) {
+	s := r.s
+	s.parts.Log.Info("another router is gone, and its load is dropped", "router", p.heartbeat.name, "why", why, "requests", p.placements.Len())
+	s.forget(p)
+	if len(s.gone) >= 4*maxPeers {
+		for id := range s.gone { // any: the map is full of routers that never come back
+			delete(s.gone, id)
+			break
+		}
+	}
+	s.gone[p.id] = header{from: p.id, started: p.started, number: p.number, to: p.direct}
+}
+
+// forget removes a peer. Callers hold s.mu.
+func (s *Sync) forget(p *peer) {
+	now := time.Now().UnixNano()
+	p.placements.Close(now)
+	for name, t := range p.tenants {
+		s.parts.Tenants.SpentElsewhere(name, tenant.Spent{Active: -t.active}, now)
+	}
+	delete(s.peers, p.id)
+}
+
+// dropAll drops all peers, when this router stops.
+func (s *Sync) dropAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.peers {
+		s.forget(p)
+	}
+}

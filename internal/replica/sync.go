@@ -1,0 +1,154 @@
+package replica
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/internal/tenant"
+)
+
+// Parts are what a Sync needs in addition to its configuration.
+type Parts struct {
+	NewPeer func() *warmpath.Peer // required: makes the place for the requests of one peer
+	Tenants *tenant.Registry      // whose limits hold for all routers together; nil: limits are not shared
+	Log     *slog.Logger          // required
+	Name    string                // the router's name if the configuration has none
+	Version string                // the router's version
+}
+
+// Sync tells the other routers of this router's requests, and takes theirs. Its methods may be called from any
+// goroutine. Run may be called once.
+type Sync struct {
+	cfg     Config
+	parts   Parts
+	id      uint64
+	started uint64
+	out     *outbox
+	link    link
+	admin   atomic.Pointer[string]
+	counts  counts
+	orders  chan order // what the receiver wants the sender to send
+	// incoming has the messages of NATS. When it is full, the client of NATS drops messages, and says so.
+	incoming chan *nats.Msg
+	changes  chan struct{} // the connection changed
+	warned   map[reason]time.Time
+
+	mu    sync.Mutex // guards peers and what they point at
+	peers map[uint64]*peer
+	gone  map[uint64]header // the last packet of routers that are gone, so that a recording of them is not taken for them
+}
+
+// link is the connection to the other routers. NATS is one; tests have another.
+type link interface {
+	// run keeps the connection until ctx ends. It sends messages to s.incoming, and wakes s.changes when the connection
+	// changes.
+	run(ctx context.Context, s *Sync) error
+	// publish sends a packet to one router, or to all (0). It may block for a second, and keeps no data.
+	publish(to uint64, packet []byte) error
+	// connected reports whether other routers can be reached, as far as the link knows.
+	connected() bool
+}
+
+// order is a packet that the receiver wants to be sent.
+type order struct {
+	kind byte   // recordAsk, or recordState
+	to   uint64 // 0: all
+	ask  ask
+}
+
+const (
+	// incomingPackets bounds the packets that wait to be read. With the usual packets of 1 KB it holds a second of 500
+	// busy routers; with the longest packets it holds 64 MB.
+	incomingPackets = 1024
+	// maxOrders bounds the orders that wait. A router that is asked by all its peers at once gets one from each.
+	maxOrders = maxPeers
+)
+
+// New returns a Sync. cfg has passed Validate, and is on. New opens nothing.
+func New(cfg Config, parts Parts) *Sync {
+	s := &Sync{cfg: cfg, parts: parts, id: random(), started: uint64(time.Now().UnixNano()), out: newOutbox(),
+		orders: make(chan order, maxOrders), incoming: make(chan *nats.Msg, incomingPackets), changes: make(chan struct{}, 1),
+		warned: map[reason]time.Time{}, peers: map[uint64]*peer{}, gone: map[uint64]header{}}
+	if cfg.Name != "" {
+		s.parts.Name = cfg.Name
+	}
+	s.link = newNATS(cfg, s.id, parts.Log)
+	return s
+}
+
+// random returns a random number that is not 0.
+func random() uint64 {
+	var b [8]byte
+	rand.Read(b[:]) // never fails
+	return binary.LittleEndian.Uint64(b[:]) | 1
+}
+
+// Observer returns what the router tells of its own requests. Its methods take microseconds, and never wait for NATS.
+func (s *Sync) Observer() warmpath.Observer { return observer{s.out} }
+
+// observer is a warmpath.Observer.
+type observer struct{ out *outbox }
+
+func (o observer) Placed(d *warmpath.Decision)        { o.out.placed(d) }
+func (o observer) PrefillCompleted(id uint64)         { o.out.prefilled(id) }
+func (o observer) Freed(id uint64, e warmpath.Ending) { o.out.freed(id, e, time.Now()) }
+
+// SetAdmin sets the address at which this router's operators are served, for the peers' operators.
+func (s *Sync) SetAdmin(address string) { s.admin.Store(&address) }
+
+// Run shares requests until ctx ends. Then it says goodbye, and the load of the peers is dropped. It returns an error
+// if the embedded server cannot start. Other faults of NATS are no errors: the router serves alone, and connects again.
+func (s *Sync) Run(ctx context.Context) error {
+	if s.parts.Tenants != nil {
+		s.parts.Tenants.Share(true)
+		defer s.parts.Tenants.Share(false)
+	}
+	linked, unlink := context.WithCancel(context.WithoutCancel(ctx))
+	defer unlink()
+	own, stop := context.WithCancel(ctx)
+	defer stop()
+	var wg sync.WaitGroup // waited for below
+	var failed error
+	wg.Go(func() {
+		defer stop()
+		failed = s.link.run(linked, s)
+	})
+	var loops sync.WaitGroup // waited for below
+	loops.Go(func() { s.send(own) })
+	loops.Go(func() { s.receive(own) })
+	loops.Wait()
+	unlink()
+	wg.Wait()
+	s.dropAll()
+	if failed != nil {
+		return fmt.Errorf("share requests with other routers: %w", failed)
+	}
+	return nil
+}
+
+// counts are the counts of a Sync.
+type counts struct {
+	sent, sentBytes, received, receivedBytes atomic.Uint64
+	asks, answers, repairs, failed           atomic.Uint64
+	reconnects                               atomic.Uint64
+	dropped                                  [16]atomic.Uint64 // by index in reasons
+}
+
+// drop counts something that was dropped.
+func (s *Sync) drop(why reason, n uint64) {
+	for i, r := range reasons {
+		if r == why {
+			s.counts.dropped[i].Add(n)
+			return
+		}
+	}
+}

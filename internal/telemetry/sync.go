@@ -1,0 +1,67 @@
+package telemetry
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/warmpath/warmpath/internal/replica"
+)
+
+// syncMetrics describes the metrics of the sharing of requests with other routers.
+type syncMetrics struct {
+	connected, peers, requests, age, lag, refused       *prometheus.Desc
+	sent, sentBytes, received, receivedBytes, failed    *prometheus.Desc
+	dropped, asks, answers, repairs, connects, underWay *prometheus.Desc
+}
+
+func newSyncMetrics(desc func(name, help string, labels []string) *prometheus.Desc) syncMetrics {
+	router := []string{"router"}
+	return syncMetrics{
+		connected:     desc("sync_connected", "1 while this router shares its requests: NATS is connected, or the embedded server is connected to another one. 0 while it serves alone. Absent without sync.", nil),
+		peers:         desc("sync_peers", "Other routers that share their requests with this one.", nil),
+		underWay:      desc("sync_requests", "Requests under way of this router that the others are told of.", nil),
+		requests:      desc("sync_peer_requests", "Requests under way at another router that count as load here, by the name of that router.", router),
+		refused:       desc("sync_peer_refused_requests", "Those of another router's requests under way whose worker this router does not know. They do not count as load.", router),
+		age:           desc("sync_peer_heartbeat_age_seconds", "Time since another router's last heartbeat.", router),
+		lag:           desc("sync_peer_lag_seconds", "Time that another router's last heartbeat took, by the clocks of both machines.", router),
+		sent:          desc("sync_packets_sent_total", "Packets of messages that were sent to other routers.", nil),
+		sentBytes:     desc("sync_sent_bytes_total", "Bytes of the packets that were sent (warmpath_sync_packets_sent_total).", nil),
+		received:      desc("sync_packets_received_total", "Packets of messages that were received, also those that were dropped.", nil),
+		receivedBytes: desc("sync_received_bytes_total", "Bytes of the packets that were received (warmpath_sync_packets_received_total).", nil),
+		failed:        desc("sync_packets_failed_total", "Packets that NATS did not take.", nil),
+		dropped:       desc("sync_dropped_total", "Packets and messages that were dropped, by reason: malformed, version, unsigned, signature, old (received before), own, other (for another router), too_many, unknown (a kind of a newer version), queue (no room before sending), alone (no connection), slow (read too slowly).", []string{"reason"}),
+		asks:          desc("sync_asks_total", "Questions to other routers for all their requests under way: at a start, and after messages were lost.", nil),
+		answers:       desc("sync_answers_total", "Answers to such questions of other routers (warmpath_sync_asks_total).", nil),
+		repairs:       desc("sync_repairs_total", "Answers with all requests under way of another router that were applied here.", nil),
+		connects:      desc("sync_connects_total", "Number of times that the connection to the other routers came about.", nil),
+	}
+}
+
+func (m *syncMetrics) collect(gauge setGauge, counter setCounter, s replica.Status) {
+	gauge(m.connected, oneIf(s.Connected))
+	gauge(m.peers, float64(len(s.Peers)))
+	gauge(m.underWay, float64(s.Requests))
+	seen := map[string]bool{}
+	for _, p := range s.Peers {
+		if seen[p.Name] {
+			continue // two routers with one name: the operator sees both in GET /admin/replicas
+		}
+		seen[p.Name] = true
+		gauge(m.requests, float64(p.Requests-p.Refused), p.Name)
+		gauge(m.refused, float64(p.Refused), p.Name)
+		gauge(m.age, p.HeartbeatAge, p.Name)
+		gauge(m.lag, p.Lag, p.Name)
+	}
+	c := &s.Counts
+	counter(m.sent, c.Sent)
+	counter(m.sentBytes, c.SentBytes)
+	counter(m.received, c.Received)
+	counter(m.receivedBytes, c.ReceivedBytes)
+	counter(m.failed, c.Failed)
+	for reason, n := range c.Dropped {
+		counter(m.dropped, n, reason)
+	}
+	counter(m.asks, c.Asks)
+	counter(m.answers, c.Answers)
+	counter(m.repairs, c.Repairs)
+	counter(m.connects, c.Connects)
+}
