@@ -26,7 +26,7 @@ type Change struct {
 	Parent     block.Key
 	ParentHash uint64
 	// Before are the keys of the blocks of the chain right before Keys[0], from the last block on whose depth is a
-	// multiple of ChangePage. A reader that keeps blocks in pages of this length needs them to find the page.
+	// multiple of RowLength. A reader that keeps blocks in rows of this length needs them to find the row.
 	Before []block.Key
 	// Keys are consecutive blocks of one chain, at most 256.
 	Keys []block.Key
@@ -54,15 +54,15 @@ const (
 	Regrouped                       // what limits the holder's matches changed: Groups, AnyTierOrder and Unprovable
 )
 
-// ChangePage is the unit of Change.Before, in blocks.
-const ChangePage = 16
+// RowLength is the number of blocks of a row: see Change.Before. With longer rows, Change.Before would take longer.
+const RowLength = 16
 
 // teller tells Config.Changed of changes. Its buffers belong to the index's lock.
 type teller struct {
 	to     func(*Change)
 	change Change
 	keys   [mostStretch]block.Key
-	before [ChangePage]block.Key
+	before [RowLength]block.Key
 	hashes [mostStretch]uint64
 	groups []GroupStats
 }
@@ -132,7 +132,7 @@ func (b *blocks) describe(t *teller, h *holder, at spot, n uint32) {
 			c.ParentHash = hash
 		}
 	}
-	c.Before = t.before[:c.Depth%ChangePage]
+	c.Before = t.before[:c.Depth%RowLength]
 	for k := len(c.Before) - 1; k >= 0; k-- {
 		c.Before[k] = b.key(up)
 		up = b.before(up)
