@@ -47,23 +47,33 @@ func (r *Router) index(snap *fleet.Snapshot, base string) *modelIndex {
 	all := *r.indexes.Load()
 	x = all[base]
 	size := r.blockSize(snap, base)
+	if told := r.remoteSizes[base]; told > 0 {
+		size = told
+	}
 	// The block size never grows. Larger blocks of an engine can be cut to the index's size, and a new index would lose
 	// everything that the old one held.
 	if x == nil || size < x.hasher.Size() {
-		h, err := block.NewHasher(r.options.Algorithm, size)
-		if err != nil {
-			panic("bug: " + err.Error())
-		}
-		r.created++
-		x = &modelIndex{model: base, generation: r.created, hasher: h, index: kvindex.New(h, r.indexConfig(MadeIndex{Model: base, BlockSize: size, Generation: r.created})), memo: newKeyMemo()}
-		x.learned.Store(&map[*policy.Policy]*promptStore{})
-		x.expected.Store(&[]*promptStore{})
-		x.mostExpected = r.options.MaxSpeculative
-		all = maps.Clone(all)
-		all[base] = x
-		r.indexes.Store(&all)
+		x = r.makeIndex(base, size)
 	}
 	x.checked.Store(max(x.checked.Load(), snap.Generation()))
+	return x
+}
+
+// makeIndex makes the index of a base model, in place of the one that it may have. r.mu is held.
+func (r *Router) makeIndex(base string, size int) *modelIndex {
+	h, err := block.NewHasher(r.options.Algorithm, size)
+	if err != nil {
+		panic("bug: " + err.Error())
+	}
+	r.created++
+	made := MadeIndex{Model: base, BlockSize: size, Generation: r.created}
+	x := &modelIndex{model: base, generation: r.created, hasher: h, index: kvindex.New(h, r.indexConfig(made)), memo: newKeyMemo()}
+	x.learned.Store(&map[*policy.Policy]*promptStore{})
+	x.expected.Store(&[]*promptStore{})
+	x.mostExpected = r.options.MaxSpeculative
+	all := maps.Clone(*r.indexes.Load())
+	all[base] = x
+	r.indexes.Store(&all)
 	return x
 }
 
@@ -73,17 +83,6 @@ type MadeIndex struct {
 	Model      string
 	BlockSize  int    // tokens
 	Generation uint64 // see [Router.Generation]
-}
-
-// TellAgain tells the function of [Options.IndexChanged] again what the index of a generation claims of a holder, one
-// part at a time: see [kvindex.Index.TellAgain]. It returns -1 if there is no such index any more.
-func (r *Router) TellAgain(generation uint64, h fleet.Holder, from int) (next int) {
-	for _, x := range *r.indexes.Load() {
-		if x.generation == generation {
-			return x.index.TellAgain(h, from)
-		}
-	}
-	return -1
 }
 
 // blockSize returns the block size, in tokens, of the index for a base model.
@@ -255,6 +254,7 @@ func (r *Router) dropUnserved(now int64) {
 		}
 		return now-x.unserved >= keepUnserved
 	})
+	maps.DeleteFunc(r.remoteSizes, func(base string, _ int) bool { return indexes[base] == nil })
 	r.indexes.Store(&indexes)
 	scouts := maps.Clone(*r.scouts.Load())
 	maps.DeleteFunc(scouts, func(key scoutKey, _ *scout) bool {

@@ -147,6 +147,23 @@ func (q *Lookup) check() {
 	}
 }
 
+// SetBlockSize sets the number of tokens of a block of a base model's keys, because the index outside of the process has
+// such blocks. Without SetBlockSize the router chooses the size by the workers that it knows, and so does the other
+// process: but the two may have met the workers in another order. The prompts that were expected in caches are
+// forgotten if the size changes. SetBlockSize does nothing without [Options.RemoteIndex], for a model that no worker
+// serves, and for an impossible size.
+func (r *Router) SetBlockSize(model string, tokens int) {
+	x := r.served(model)
+	if x == nil || !r.options.RemoteIndex || tokens < 1 || tokens > block.MaxSize || x.hasher.Size() == tokens {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.remoteSizes[model] = tokens
+	next := r.makeIndex(model, tokens)
+	next.checked.Store(x.checked.Load())
+}
+
 // ErrOtherKeys means that a question has keys of another block size or algorithm than the index.
 var ErrOtherKeys = errors.New("the keys of the question are not the index's: block size and algorithm must be equal")
 

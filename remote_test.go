@@ -198,3 +198,28 @@ func TestTheBlocksOfOneHolderAreDumped(t *testing.T) {
 		t.Errorf("look-aheads %d, %d, %d", w.router.Ahead(0), w.router.Ahead(1), w.router.Ahead(77))
 	}
 }
+
+func TestTheRouterTakesTheBlockSizeOfTheOtherIndex(t *testing.T) {
+	w := newWorld(t, warmpath.Options{RemoteIndex: true}, vllm())
+	own := newWorld(t, warmpath.Options{}, vllm())
+	for _, size := range []int{64, 16, 32} {
+		for _, r := range []*warmpath.Router{w.router, own.router} {
+			r.SetBlockSize("llama", size)
+			r.SetBlockSize("other", size)
+			r.SetBlockSize("llama", 0)
+			r.SetBlockSize("llama", block.MaxSize+1)
+		}
+		w.fleet.Put("http://z", vllm()) // the index is looked at again
+		if _, got, ok := w.router.Keying("llama"); got != size || !ok {
+			t.Errorf("blocks of %d tokens, want %d", got, size)
+		}
+		if _, got, _ := own.router.Keying("llama"); got != 16 {
+			t.Errorf("a router with an index of its own has blocks of %d tokens", got)
+		}
+		p := w.router.Prepare(request(warmpath.Request{Tokens: prompt(1, 161)}))
+		if q := p.Lookups()[0]; q.BlockSize != size || len(q.Keys) != 160/size {
+			t.Errorf("%d keys of %d tokens", len(q.Keys), q.BlockSize)
+		}
+		p.Recycle()
+	}
+}

@@ -28,7 +28,9 @@ type Router struct {
 	// scouts is changed in the same way.
 	indexes atomic.Pointer[map[string]*modelIndex]
 	mu      sync.Mutex
-	created uint64 // the number of indexes made so far, which is the generation of the newest index; guarded by mu
+	// remoteSizes has the block sizes that SetBlockSize was told, by base model; guarded by mu.
+	remoteSizes map[string]int
+	created     uint64 // the number of indexes made so far, which is the generation of the newest index; guarded by mu
 }
 
 // New returns a router over the workers of o.Fleet, or an error that says what is wrong with o. It checks the policies
@@ -42,7 +44,7 @@ func New(o Options) (*Router, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make router: %w", err)
 	}
-	r := &Router{options: o, fleet: o.Fleet, weigher: policy.NewWeigher()}
+	r := &Router{options: o, fleet: o.Fleet, weigher: policy.NewWeigher(), remoteSizes: map[string]int{}}
 	table := policyTable{all: policies, legs: o.Legs}
 	if err := table.choose(o.Policy.Name, o.ModelPolicies, o.Shadow); err != nil {
 		return nil, fmt.Errorf("make router: %w", err)
