@@ -24,7 +24,7 @@ var layers = [][]string{
 	{"internal/app"},
 	{"internal/config", "internal/config/migrate"}, // config embeds every component's own Config
 	{"internal/admin"},
-	{"internal/gateway", "internal/mockengine", "internal/sim", "internal/loadgen", "internal/doctor"},
+	{"internal/gateway", "internal/indexer", "internal/mockengine", "internal/sim", "internal/loadgen", "internal/doctor"},
 	{"internal/tokens/inprocess", "internal/telemetry", "internal/snapshot"},
 	{"internal/proxy", "kvfeed", "publish", "internal/discovery", "internal/tokens", "internal/report", "internal/replica"},
 	{"internal/connector"},
@@ -60,6 +60,9 @@ var rules = []struct {
 	{"github.com/valyala/fastjson", []string{"internal/mockengine", "internal/loadgen"}, "the mock engines and the load generator read JSON as trees; the router reads it with internal/jsonscan"},
 	{"github.com/go-jose/", []string{"internal/tenant"}, "tokens are the tenant package's business"},
 	{"github.com/goccy/go-yaml", []string{"internal/config"}, "the file's format is the config package's business"},
+	{"google.golang.org/grpc", []string{"internal/indexer"}, "gRPC is the index service's business"},
+	{"google.golang.org/grpc/", []string{"internal/indexer"}, "gRPC is the index service's business"},
+	{"google.golang.org/protobuf/", []string{"internal/indexer"}, "the messages of the index service are encoded there"},
 	{"go.starlark.net/", []string{"policy/script"}, "one heavy dependency, one home"},
 	{"github.com/nats-io/", []string{"internal/replica"}, "one heavy dependency, one home"},
 	{module + "/policy", []string{"", "cmd/warmpath", "internal/admin", "internal/app", "internal/config", "internal/config/migrate", "internal/gateway", "internal/sim", "policy/peers", "policy/script"}, "sources of facts, such as internal/discovery, put them into the fleet's types, and know no policy"},

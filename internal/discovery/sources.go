@@ -221,6 +221,17 @@ func (s *Watcher) SourceOf(url string) (from Source, leaving bool, by time.Time)
 	return l.source, false, time.Time{}
 }
 
+// Listed returns the source of each watched worker, by its URL.
+func (s *Watcher) Listed() map[string]Source {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make(map[string]Source, len(s.targets))
+	for _, l := range s.targets {
+		all[l.URL] = l.source
+	}
+	return all
+}
+
 // Removed returns the URLs that a source lists, and that were removed all the same.
 func (s *Watcher) Removed() []string {
 	s.mu.Lock()

@@ -84,11 +84,17 @@ func (c *Certificates) Serve(server *http.Server, l net.Listener) error {
 	if c == nil {
 		return server.Serve(l)
 	}
-	server.TLSConfig = &tls.Config{
+	server.TLSConfig = c.Config()
+	return server.ServeTLS(l, "", "")
+}
+
+// Config returns a configuration for servers of other protocols. Each handshake uses the certificates that were read
+// last.
+func (c *Certificates) Config() *tls.Config {
+	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return c.current.Load(), nil },
 	}
-	return server.ServeTLS(l, "", "")
 }
 
 func (c ListenerTLS) read() (*tls.Config, error) {

@@ -71,6 +71,7 @@ type Telemetry struct {
 	journals *prometheus.CounterVec
 	spans    *prometheus.CounterVec
 	lookups  *prometheus.HistogramVec
+	index    indexMetrics
 
 	levelMu    sync.Mutex
 	levelNames map[string]bool // guarded by levelMu: the values of the label level, at most maxLevels
@@ -108,6 +109,7 @@ func New(cfg Config) *Telemetry {
 	t.makeAdapterMetrics(f)
 	t.makeLegMetrics(f)
 	t.makeLookupMetrics(f)
+	t.makeIndexMetrics(f)
 	return t
 }
 

@@ -1,0 +1,361 @@
+package indexer
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+const (
+	// maxBehind bounds the changes, in bytes, that wait for one reader. A reader that falls further behind loses its
+	// stream: it can begin again with a dump, and the index never waits for it. 0.5 M blocks a second are 8 MB a second.
+	maxBehind = 32 << 20
+	// maxReaders bounds the streams of changes.
+	maxReaders = 64
+	// changeBytes is the memory of a change without its keys.
+	changeBytes = 200
+)
+
+// changeKind is Change.Kind of indexer.proto.
+type changeKind uint8
+
+const (
+	changeBegin changeKind = iota + 1
+	changeAdded
+	changeDropped
+	changeCleared
+	changeForgotten
+	changeReset
+	changeRegrouped
+	changeLost
+)
+
+// changeNames are the names of the kinds in GET /changes.
+var changeNames = [...]string{"", "begin", "added", "dropped", "cleared", "forgotten", "reset", "regrouped", "lost"}
+
+// change is one change of the index: Change of indexer.proto, and a line of GET /changes. It is immutable once it is
+// published, because all readers share it.
+type change struct {
+	number       uint64
+	kind         changeKind
+	model, group string
+	worker       string
+	rank         int
+	tier         string
+	cacheGroup   int
+	depth        int
+	parent       block.Key
+	keys         []block.Key
+	hashes       []uint64
+	blockSize    int
+
+	name string // the model's name in the fleet, by which readers choose
+}
+
+// Changes publishes the changes of a router's indexes to readers. It is safe for concurrent use. Without readers a
+// change costs one atomic load.
+type Changes struct {
+	reading atomic.Int32 // the number of readers
+
+	mu      sync.Mutex // guards the fields below; a leaf: held for microseconds, also under the locks of indexes
+	fleet   *fleet.Fleet
+	number  uint64
+	readers map[*reader]struct{}
+	// places remembers who the holders are, because the last changes of a holder come after its worker left.
+	places map[fleet.Holder]place
+}
+
+// place is a rank of a worker.
+type place struct {
+	worker string
+	rank   int
+}
+
+// reader is one stream of changes.
+type reader struct {
+	of   *Changes
+	wake chan struct{} // has room for one
+
+	// The mutex of Changes guards the fields below.
+	queue  []*change
+	behind int // bytes in queue
+	lost   bool
+}
+
+// NewChanges returns Changes of a router over f.
+func NewChanges(f *fleet.Fleet) *Changes {
+	return &Changes{fleet: f, readers: map[*reader]struct{}{}, places: map[fleet.Holder]place{}}
+}
+
+// Made is warmpath.Options.IndexChanged: it returns the function that publishes the changes of an index.
+func (c *Changes) Made(made warmpath.MadeIndex) func(*kvindex.Change) {
+	model, group := unpooled(made.Model)
+	if c.reading.Load() > 0 {
+		c.publish(&change{kind: changeReset, name: made.Model, model: model, group: group, blockSize: made.BlockSize})
+	}
+	return func(k *kvindex.Change) {
+		if c.reading.Load() == 0 {
+			return
+		}
+		out := &change{kind: kindOf(k.Kind), name: made.Model, model: model, group: group, blockSize: made.BlockSize, cacheGroup: k.Group,
+			depth: k.Depth, parent: k.Parent, keys: slices.Clone(k.Keys), hashes: slices.Clone(k.Hashes)}
+		switch k.Kind {
+		case kvindex.Added, kvindex.Dropped, kvindex.Cleared:
+			out.tier = k.Tier.String()
+		}
+		at := c.placeOf(k.Holder)
+		out.worker, out.rank = at.worker, at.rank
+		c.publish(out)
+	}
+}
+
+func kindOf(k kvindex.ChangeKind) changeKind {
+	switch k {
+	case kvindex.Added:
+		return changeAdded
+	case kvindex.Dropped:
+		return changeDropped
+	case kvindex.Cleared:
+		return changeCleared
+	case kvindex.Forgotten:
+		return changeForgotten
+	}
+	return changeRegrouped
+}
+
+// placeOf returns who a holder is, or was.
+func (c *Changes) placeOf(h fleet.Holder) place {
+	snap := c.fleet.Snapshot()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if w := snap.Worker(h); w != nil {
+		if at := c.places[h]; at.worker != w.URL {
+			c.places[h] = place{w.URL, snap.Rank(h)}
+		}
+	}
+	return c.places[h]
+}
+
+// publish gives a change to all readers. It never waits for a reader.
+func (c *Changes) publish(one *change) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.number++
+	one.number = c.number
+	size := changeBytes + 8*len(one.keys) + 8*len(one.hashes)
+	for r := range c.readers {
+		switch {
+		case r.lost:
+			continue
+		case r.behind+size > maxBehind:
+			r.queue, r.behind, r.lost = nil, 0, true
+		default:
+			r.queue = append(r.queue, one)
+			r.behind += size
+		}
+		select {
+		case r.wake <- struct{}{}:
+		default: // the reader will look anyway
+		}
+	}
+}
+
+// read begins a stream of changes. It returns nil if there are too many. The caller ends it with close.
+func (c *Changes) read() *reader {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.readers) >= maxReaders {
+		return nil
+	}
+	r := &reader{of: c, wake: make(chan struct{}, 1)}
+	c.reading.Add(1)
+	c.readers[r] = struct{}{}
+	snap := c.fleet.Snapshot()
+	for _, w := range snap.Workers() {
+		for _, h := range w.Holders {
+			c.places[h] = place{w.URL, snap.Rank(h)}
+		}
+	}
+	r.queue = append(r.queue, &change{kind: changeBegin, number: c.number})
+	r.wake <- struct{}{}
+	return r
+}
+
+// close ends a stream.
+func (r *reader) close() {
+	r.of.mu.Lock()
+	defer r.of.mu.Unlock()
+	delete(r.of.readers, r)
+	if r.of.reading.Add(-1) == 0 {
+		clear(r.of.places)
+	}
+}
+
+// follow calls emit for each change, in order, until ctx ends or emit fails. model is the name of a model in the fleet;
+// "" means all. flush is called when there is nothing more to emit for now. If the reader was too slow, the last change
+// is changeLost, and follow returns lost.
+func (r *reader) follow(ctx context.Context, model string, emit func(*change) error, flush func() error) (lost bool, err error) {
+	for {
+		select {
+		case <-ctx.Done():
+			return false, ctx.Err()
+		case <-r.wake:
+		}
+		r.of.mu.Lock()
+		queue, number := r.queue, r.of.number
+		lost := r.lost
+		r.queue, r.behind = nil, 0
+		r.of.mu.Unlock()
+		for _, one := range queue {
+			if model != "" && one.name != model && one.kind != changeBegin {
+				continue
+			}
+			if err := emit(one); err != nil {
+				return false, err
+			}
+		}
+		if lost {
+			if err := emit(&change{kind: changeLost, number: number}); err != nil {
+				return true, err
+			}
+		}
+		if err := flush(); err != nil || lost {
+			return lost, err
+		}
+	}
+}
+
+// appendJSON appends the change as a line of GET /changes.
+func (c *change) appendJSON(dst []byte) []byte {
+	dst = append(dst, `{"number":`...)
+	dst = strconv.AppendUint(dst, c.number, 10)
+	dst = append(dst, `,"kind":"`...)
+	dst = append(dst, changeNames[c.kind]...)
+	dst = append(dst, '"')
+	if c.kind == changeLost {
+		return append(dst, `,"error":"the reader was too slow: begin again, with a new dump"}`+"\n"...)
+	}
+	if c.kind == changeBegin {
+		return append(dst, "}\n"...)
+	}
+	dst = appendPlace(dst, c.model, c.group, c.worker, c.rank)
+	dst = append(dst, `,"block_size":`...)
+	dst = strconv.AppendInt(dst, int64(c.blockSize), 10)
+	if c.tier != "" {
+		dst = append(dst, `,"tier":"`...)
+		dst = append(dst, c.tier...)
+		dst = append(dst, `","cache_group":`...)
+		dst = strconv.AppendInt(dst, int64(c.cacheGroup), 10)
+	}
+	if len(c.keys) > 0 {
+		dst = append(dst, `,"depth":`...)
+		dst = strconv.AppendInt(dst, int64(c.depth), 10)
+		dst = append(dst, `,"parent":`...)
+		dst = strconv.AppendUint(dst, uint64(c.parent), 10)
+		dst = append(dst, `,"keys":`...)
+		dst = appendList(dst, c.keys)
+		dst = append(dst, `,"block_hashes":`...)
+		dst = appendList(dst, c.hashes)
+	}
+	return append(dst, "}\n"...)
+}
+
+// appendPlace appends the fields that name a rank.
+func appendPlace(dst []byte, model, group, worker string, rank int) []byte {
+	dst = append(dst, `,"model_name":`...)
+	dst = appendQuoted(dst, model)
+	dst = append(dst, `,"routing_group":`...)
+	dst = appendQuoted(dst, group)
+	if worker == "" {
+		return dst
+	}
+	dst = append(dst, `,"instance_id":`...)
+	dst = appendQuoted(dst, worker)
+	dst = append(dst, `,"dp_rank":`...)
+	return strconv.AppendInt(dst, int64(rank), 10)
+}
+
+func (c *change) appendTo(dst []byte) []byte {
+	dst = appendNumber(dst, 1, c.number)
+	dst = appendNumber(dst, 2, c.kind)
+	dst = appendText(dst, 3, c.model)
+	dst = appendText(dst, 4, c.group)
+	dst = appendText(dst, 5, c.worker)
+	dst = appendNumber(dst, 6, c.rank)
+	dst = appendText(dst, 7, c.tier)
+	dst = appendNumber(dst, 8, c.cacheGroup)
+	dst = appendNumber(dst, 9, c.depth)
+	dst = appendHash(dst, 10, uint64(c.parent))
+	dst = appendPackedFixed(dst, 11, c.keys)
+	dst = appendPackedFixed(dst, 12, c.hashes)
+	return appendNumber(dst, 13, c.blockSize)
+}
+
+func (c *change) decode(b []byte) (err error) {
+	return eachField(b, func(f *field) error {
+		n := int(f.small() & 0x7fffffff)
+		switch f.id {
+		case 1:
+			c.number = f.number
+		case 2:
+			c.kind = changeKind(min(f.small(), uint32(changeLost)))
+		case 3:
+			c.model = f.text()
+		case 4:
+			c.group = f.text()
+		case 5:
+			c.worker = f.text()
+		case 6:
+			c.rank = n
+		case 7:
+			c.tier = f.text()
+		case 8:
+			c.cacheGroup = n
+		case 9:
+			c.depth = n
+		case 10:
+			c.parent = block.Key(f.number)
+		case 11:
+			c.keys, err = appendFixed(c.keys, f, maxKeys)
+		case 12:
+			c.hashes, err = appendFixed(c.hashes, f, maxKeys)
+		case 13:
+			c.blockSize = n
+		}
+		return err
+	})
+}
+
+// changeRequest is ChangesRequest of indexer.proto.
+type changeRequest struct{ model, group string }
+
+func (r *changeRequest) appendTo(dst []byte) []byte {
+	return appendText(appendText(dst, 1, r.model), 2, r.group)
+}
+
+func (r *changeRequest) decode(b []byte) error {
+	return eachField(b, func(f *field) error {
+		switch f.id {
+		case 1:
+			r.model = f.text()
+		case 2:
+			r.group = f.text()
+		}
+		return nil
+	})
+}
+
+// name returns the name of the model in the fleet, "" for all models.
+func (r *changeRequest) name() string {
+	if r.model == "" {
+		return ""
+	}
+	return pooled(r.model, r.group)
+}

@@ -1,0 +1,425 @@
+package indexer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/network"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+const (
+	// pollEvery is the time between two questions about the service's workers. A trust is at most so old, and a service
+	// that died is noticed after it at the latest.
+	pollEvery = time.Second
+	// pollTimeout bounds such a question.
+	pollTimeout = 2 * time.Second
+	// registerLease is how long a worker stays in the service after its last registration, and registerEvery how often it
+	// is registered. Two of three registrations may fail.
+	registerLease = 30 * time.Second
+	registerEvery = 10 * time.Second
+	// maxListing bounds the list of workers in bytes: 20,000 workers of eight ranks with 500 bytes each.
+	maxListing = 80 << 20
+	// maxAnswer bounds the answer to a question in bytes: 80,000 ranks with 100 bytes each.
+	maxAnswer = 8 << 20
+)
+
+// ErrDown means that the index service does not answer at present. Requests then do not wait for it.
+var ErrDown = errors.New("the index service does not answer")
+
+// Client asks an index service in place of an index of the router's own. It is a gateway.RemoteIndex. Its methods may
+// be called from any goroutine; Run is called once.
+type Client struct {
+	config ClientConfig
+	router *warmpath.Router
+	fleet  *fleet.Fleet
+	http   *http.Client
+	log    *slog.Logger
+
+	// known is what the last poll said; nil: the service does not answer.
+	known atomic.Pointer[view]
+	soon  chan struct{} // asks for a poll now; has room for one
+	asks  sync.Pool     // *ask
+
+	// Only Run uses the fields below.
+	silent     bool            // the log has said that the service does not answer
+	down       time.Time       // since when it does not
+	registered map[string]sent // by worker: the last registration
+	differing  map[string]bool // models about whose keys the log has an error
+}
+
+// sent is a registration that was sent.
+type sent struct {
+	at   time.Time
+	body string
+}
+
+// view is the service's workers, as holders of the router's fleet.
+type view struct {
+	generation uint64                    // of the fleet's snapshot
+	holders    map[string][]fleet.Holder // by worker: its ranks from first[worker] on
+	first      map[string]int
+	listing    *listing
+	refused    map[string]bool // models whose keys differ
+}
+
+// ask is the memory of one question.
+type ask struct {
+	body   bytes.Reader
+	out    []byte
+	answer bytes.Buffer
+}
+
+// NewClient returns a client of the service that c names, for the workers of router's fleet. c has passed Validate, and
+// c.Key has been read. A nil n means the machine's network. It starts nothing.
+func NewClient(c ClientConfig, router *warmpath.Router, n network.Network, log *slog.Logger) (*Client, error) {
+	c.URL = strings.TrimRight(c.URL, "/")
+	// HTTP/2 carries all questions over one connection.
+	peer, err := network.ParsePeer(c.URL, network.PeerConfig{TLS: c.TLS, Key: c.Key, Protocol: network.ProtocolHTTP2})
+	if err != nil {
+		return nil, fmt.Errorf("index.url: %w", err)
+	}
+	peers := new(network.Peers)
+	peers.Replace([]*network.Peer{peer})
+	x := &Client{config: c, router: router, fleet: router.Fleet(), log: log, soon: make(chan struct{}, 1), registered: map[string]sent{},
+		differing: map[string]bool{},
+		http:      &http.Client{Transport: network.NewTransport(n, peers, network.TransportConfig{ConnectTimeout: time.Second, IdleTimeout: time.Minute, IdlePerPeer: 16, Plain: true})}}
+	x.asks.New = func() any { return new(ask) }
+	return x, nil
+}
+
+// Match asks the service who has the prompt of q: it fulfills gateway.RemoteIndex.
+func (c *Client) Match(ctx context.Context, q *warmpath.Lookup) error {
+	v := c.known.Load()
+	switch {
+	case v == nil:
+		return ErrDown
+	case v.refused[q.Model]:
+		return warmpath.ErrOtherKeys
+	}
+	if snap := c.fleet.Snapshot(); snap.Generation() != v.generation {
+		next := newView(snap, v.listing)
+		next.refused = v.refused
+		c.known.CompareAndSwap(v, next)
+		v = next
+	}
+	a := c.asks.Get().(*ask)
+	defer c.asks.Put(a)
+	question := question{model: q.Model, keys: q.Keys, blockSize: q.BlockSize, algorithm: q.Algorithm.String(), salt: q.Salt, extra: q.Extra}
+	a.out = question.appendTo(a.out[:0])
+	a.body.Reset(a.out)
+	if err := c.call(ctx, http.MethodPost, "/query_by_hash", a, maxAnswer); err != nil {
+		if ctx.Err() == nil {
+			c.pollSoon()
+		}
+		return err
+	}
+	return v.matches(a.answer.Bytes(), q)
+}
+
+// matches appends the matches of an answer to q.Matches.
+func (v *view) matches(answer []byte, q *warmpath.Lookup) error {
+	size := 0
+	var scores []byte // the service writes block_size before the scores, but any order is valid
+	err := eachField(answer, func(f *field) error {
+		switch f.id {
+		case 2:
+			size = int(f.small() & 0x7fffffff)
+		case 4:
+			if scores == nil {
+				scores = f.bytes
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read the index service's answer: %w", err)
+	}
+	if size != q.BlockSize {
+		return fmt.Errorf("%w: the service answered in blocks of %d tokens to keys of %d", warmpath.ErrOtherKeys, size, q.BlockSize)
+	}
+	if scores == nil {
+		return nil
+	}
+	return eachField(answer, func(f *field) error {
+		if f.id != 4 {
+			return nil
+		}
+		var s score
+		var ranks []fleet.Holder
+		first := 0
+		err := s.decodeNamed(f.bytes, func(name []byte) { ranks, first = v.holders[string(name)], v.first[string(name)] })
+		if i := s.rank - first; err == nil && i >= 0 && i < len(ranks) {
+			m := kvindex.Match{Holder: ranks[i], Blocks: uint32(s.matched / size), Full: uint32(s.full / size)}
+			for t := range s.tier {
+				m.Tier[t] = uint32(s.tier[t] / size)
+			}
+			q.Matches = append(q.Matches, m)
+		}
+		return err
+	})
+}
+
+// call sends a.body and reads the answer into a.answer. An answer with another status than 2xx is an error.
+func (c *Client) call(ctx context.Context, method, path string, a *ask, most int64) error {
+	req, err := http.NewRequestWithContext(ctx, method, c.config.URL+path, nil)
+	if err != nil {
+		return err
+	}
+	if method == http.MethodPost {
+		req.ContentLength, req.Body = a.body.Size(), io.NopCloser(&a.body)
+		req.Header["Content-Type"] = protobufHeader
+	}
+	req.Header["Accept"] = protobufHeader
+	if c.config.Key != "" {
+		req.Header.Set("Authorization", "Bearer "+c.config.Key)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return fmt.Errorf("ask the index service: %w", err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	a.answer.Reset()
+	n, err := a.answer.ReadFrom(io.LimitReader(resp.Body, most+1))
+	switch {
+	case err != nil:
+		return fmt.Errorf("read the index service's answer: %w", err)
+	case n > most:
+		return fmt.Errorf("the index service's answer to %s has more than %d bytes", path, most)
+	case resp.StatusCode/100 != 2:
+		return &refusal{path, resp.StatusCode, api.Bounded(string(bytes.TrimSpace(a.answer.Bytes())))}
+	}
+	return nil
+}
+
+// pollSoon asks Run to look at once whether the service answers.
+func (c *Client) pollSoon() {
+	select {
+	case c.soon <- struct{}{}:
+	default: // Run will look anyway
+	}
+}
+
+// Run follows the service until ctx ends, and then returns nil. It registers the router's workers, and tells the fleet
+// how far the service's answers can be believed.
+func (c *Client) Run(ctx context.Context) error {
+	defer c.http.CloseIdleConnections()
+	for {
+		c.poll(ctx)
+		timer := time.NewTimer(pollEvery)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-c.fleet.Snapshot().Superseded():
+			timer.Stop()
+			select { // many changes of the fleet come together
+			case <-time.After(pollEvery / 10):
+			case <-ctx.Done():
+				return nil
+			}
+		case <-c.soon:
+			timer.Stop()
+			if c.silent { // it was just asked
+				select {
+				case <-time.After(pollEvery / 4):
+				case <-ctx.Done():
+					return nil
+				}
+			}
+		case <-timer.C:
+		}
+	}
+}
+
+// poll registers workers, and asks the service for its workers.
+func (c *Client) poll(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
+	defer cancel()
+	snap := c.fleet.Snapshot()
+	err := c.register(ctx, snap)
+	list := new(listing)
+	if err == nil {
+		a := new(ask)
+		if err = c.call(ctx, http.MethodGet, "/workers", a, maxListing); err == nil {
+			err = list.decode(a.answer.Bytes())
+		}
+	}
+	if err != nil {
+		if context.Cause(ctx) != context.Canceled { // Run ends: the trust stays as it was
+			c.lost(snap, err)
+		}
+		return
+	}
+	if c.silent {
+		c.log.Info("the index service answers again", "service", c.config.URL, "silent", time.Since(c.down).Round(time.Millisecond))
+		c.silent = false
+	}
+	c.apply(snap, list)
+}
+
+// lost notes that the service does not answer. Load alone decides from now on.
+func (c *Client) lost(snap *fleet.Snapshot, err error) {
+	c.known.Store(nil)
+	if !c.silent {
+		c.silent, c.down = true, time.Now()
+		c.log.Error("the index service does not answer: requests are decided by load until it answers again", "service", c.config.URL, "error", err)
+	}
+	clear(c.registered)
+	for _, w := range snap.Workers() {
+		for _, h := range w.Holders {
+			c.tell(snap, h, fleet.TrustNone, "the index service does not answer")
+		}
+	}
+}
+
+// tell sets the trust of a holder, if it is another one.
+func (c *Client) tell(snap *fleet.Snapshot, h fleet.Holder, t fleet.Trust, why string) {
+	if now, as := snap.Trust(h); now != t || as != why {
+		c.fleet.SetTrust(h, t, why)
+	}
+}
+
+// apply tells the fleet what the service knows of its workers.
+func (c *Client) apply(snap *fleet.Snapshot, list *listing) {
+	v := newView(snap, list)
+	byName := make(map[string]*listedWorker, len(list.workers))
+	for i := range list.workers {
+		byName[list.workers[i].worker] = &list.workers[i]
+	}
+	v.refused = c.compare(list)
+	for _, w := range snap.Workers() {
+		known := byName[w.URL]
+		for _, h := range w.Holders {
+			rank := snap.Rank(h)
+			var at *listedRank
+			if known != nil {
+				for i := range known.ranks {
+					if known.ranks[i].rank == rank {
+						at = &known.ranks[i]
+					}
+				}
+			}
+			switch {
+			case v.refused[w.Facts.BaseModel()]:
+				c.tell(snap, h, fleet.TrustNone, "the index service makes other keys for the model: see the log")
+			case at == nil:
+				c.tell(snap, h, fleet.TrustApproximate, "the index service does not know the rank: learned from requests")
+				delete(c.registered, w.URL) // it was registered at a service that has ended
+			default:
+				c.tell(snap, h, at.trust, at.why)
+				if c.router.Ahead(h) != at.ahead {
+					c.router.SetAhead(h, at.ahead)
+				}
+			}
+		}
+		if known != nil && known.engineBlockSize > 0 && known.engineBlockSize != w.Facts.BlockSize {
+			c.fleet.SetBlockSize(w.ID, known.engineBlockSize) // the service sees it in the events
+		}
+	}
+	c.known.Store(v)
+}
+
+// compare returns the models whose keys the service makes in another way than this router, and logs them. If only the
+// block size differs, the router takes the service's.
+func (c *Client) compare(list *listing) map[string]bool {
+	refused := map[string]bool{}
+	for i := range list.workers {
+		w := &list.workers[i]
+		if w.group != defaultGroup || w.blockSize == 0 || refused[w.model] {
+			continue
+		}
+		algorithm, size, ok := c.router.Keying(w.model)
+		switch {
+		case !ok || algorithm.String() == w.algorithm && size == w.blockSize:
+			continue
+		case algorithm.String() == w.algorithm:
+			c.log.Info("the index service has blocks of another size: the router takes its size", "model", w.model, "was", size, "is", w.blockSize)
+			c.router.SetBlockSize(w.model, w.blockSize)
+			continue
+		}
+		refused[w.model] = true
+		if !c.differing[w.model] {
+			c.log.Error("the index service makes other block keys than this router, so its answers cannot be used: give both the same routing.block_keys",
+				"service", c.config.URL, "model", w.model, "here", algorithm.String(), "there", w.algorithm)
+		}
+	}
+	c.differing = refused
+	return refused
+}
+
+// register registers the workers of the fleet that were not registered lately, or have changed.
+func (c *Client) register(ctx context.Context, snap *fleet.Snapshot) error {
+	if !c.config.Register {
+		return nil
+	}
+	now, next := time.Now(), map[string]sent{}
+	var a ask
+	for _, w := range snap.Workers() {
+		if w.Facts.BaseModel() == "" {
+			continue // it has not answered yet
+		}
+		body := string(registrationOf(w).appendTo(a.out[:0]))
+		if last := c.registered[w.URL]; last.body == body && now.Sub(last.at) < registerEvery {
+			next[w.URL] = last
+			continue
+		}
+		a.out = append(a.out[:0], body...)
+		a.body.Reset(a.out)
+		err := c.call(ctx, http.MethodPost, "/register", &a, maxAnswer)
+		if refused := new(refusal); errors.As(err, &refused) && refused.status/100 == 4 && refused.status != http.StatusUnauthorized {
+			// The service does not take this worker, but it answers about others.
+			if c.registered[w.URL].body != body {
+				c.log.Warn("the index service does not take a worker", "worker", w.URL, "error", err)
+			}
+		} else if err != nil {
+			return err
+		}
+		next[w.URL] = sent{now, body}
+	}
+	c.registered = next
+	return nil
+}
+
+// registrationOf returns what the service has to know of a worker to follow its events.
+func registrationOf(w *fleet.Worker) *registration {
+	f := &w.Facts
+	return &registration{worker: w.URL, models: f.Models, engine: f.Engine.String(), version: f.Version, blockSize: f.BlockSize, sources: f.Events,
+		ranks: f.UsedRanks(), firstRank: f.FirstRank, lease: registerLease}
+}
+
+// newView returns the service's workers as holders of the router's fleet.
+func newView(snap *fleet.Snapshot, list *listing) *view {
+	v := &view{generation: snap.Generation(), holders: make(map[string][]fleet.Holder, len(snap.Workers())), first: map[string]int{}, listing: list}
+	for _, w := range snap.Workers() {
+		v.holders[w.URL] = w.Holders
+		if w.Facts.FirstRank > 0 {
+			v.first[w.URL] = w.Facts.FirstRank
+		}
+	}
+	return v
+}
+
+// refusal is an answer of the service that is no success.
+type refusal struct {
+	path   string
+	status int
+	text   string
+}
+
+// Error says what the service answered.
+func (r *refusal) Error() string {
+	return fmt.Sprintf("the index service answers %s with %d: %s", r.path, r.status, r.text)
+}

@@ -1,0 +1,130 @@
+package indexer
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+// Clients of Dynamo and of Mooncake register each rank by a call of its own. Workers of several groups share nothing.
+func TestWorkersAreRegisteredAndUnregistered(t *testing.T) {
+	w := serve(t, Config{}, nil)
+	for _, body := range []string{
+		`{"instance_id":7,"model_name":"m","block_size":16,"dp_rank":1,"endpoint":"tcp://h:1","replay_endpoint":"tcp://h:2"}`,
+		`{"instance_id":7,"model_name":"m","block_size":16,"dp_rank":0,"endpoint":"tcp://h:3"}`,
+		`{"instance_id":7,"model_name":"m","block_size":16,"dp_rank":0,"endpoint":"tcp://h:4"}`,
+		`{"instance_id":"x","modelname":"m","tenant_id":"t","type":"SGLang","lora_name":"sql","block_size":32,"dp_rank":2,"endpoint":"tcp://h:5","additionalsalt":"?"}`,
+	} {
+		if status, text := w.ask("POST", "/register", body); status != 201 {
+			t.Fatalf("%s: %d %s", body, status, text)
+		}
+	}
+	workers := w.fleet.Snapshot().Workers()
+	if len(workers) != 2 {
+		t.Fatalf("%d workers", len(workers))
+	}
+	a, b := workers[0].Facts, workers[1].Facts
+	if a.Engine != fleet.EngineVLLM || a.Ranks != 2 || a.FirstRank != 0 || len(a.Events) != 2 || a.Events[0].Endpoint != "tcp://h:4" || a.Events[1].Replay != "tcp://h:2" {
+		t.Errorf("%+v", a)
+	}
+	if b.Engine != fleet.EngineSGLang || b.FirstRank != 2 || b.Ranks != 1 || len(b.Models) != 2 || b.Models[1].Parent != b.Models[0].ID || b.BlockSize != 32 {
+		t.Errorf("%+v", b)
+	}
+	p := prompt(1, 200)
+	for _, one := range workers {
+		for _, h := range one.Holders {
+			w.fleet.SetTrust(h, fleet.TrustExact, "test")
+			w.store(h, p[:64], kvindex.Stored{})
+		}
+	}
+	if got := w.scores("/query", `{"model":"m","token_ids":`+list(p)+`}`); len(got) != 1 || got["7"]["1"] != 64 {
+		t.Errorf("without a group: %v", got)
+	}
+	if got := w.scores("/query", `{"model":"m","routing_group":"t","token_ids":`+list(p)+`}`); len(got) != 1 || got["x"]["2"] != 64 {
+		t.Errorf("in group t: %v", got)
+	}
+	for _, c := range []struct {
+		body   string
+		status int
+	}{
+		{`{"instance_id":7,"model_name":"other","endpoint":"tcp://h:1"}`, 409},
+	} {
+		if status, text := w.ask("POST", "/register", c.body); status != c.status {
+			t.Errorf("%s: %d %s", c.body, status, text)
+		}
+	}
+	for _, c := range []struct {
+		body   string
+		status int
+		left   int
+	}{
+		{`{"instance_id":7,"model_name":"other"}`, 404, 2},
+		{`{"instance_id":7,"dp_rank":5}`, 404, 2},
+		{`{"instance_id":7,"model_name":"m","dp_rank":0}`, 200, 2},
+		{`{"instance_id":7,"model_name":"m","dp_rank":1}`, 200, 1},
+		{`{"instance_id":"x","tenant_id":"t"}`, 200, 0},
+		{`{"instance_id":"x"}`, 404, 0},
+	} {
+		status, text := w.ask("POST", "/unregister", c.body)
+		if left := len(w.fleet.Snapshot().Workers()); status != c.status || left != c.left {
+			t.Errorf("%s: %d %s, %d workers are left, want %d and %d", c.body, status, text, left, c.status, c.left)
+		}
+	}
+}
+
+func TestARegistrationIsBoundedAndEndsWithItsLease(t *testing.T) {
+	w := serve(t, Config{}, func(p *Parts) {
+		p.Listed = func(worker string) string {
+			if worker == "http://listed" {
+				return "list"
+			}
+			return ""
+		}
+		p.ListedAll = func() map[string]string { return nil }
+	})
+	g := w.service.registry
+	now := time.Unix(1000, 0)
+	r := func(worker string, lease time.Duration) *registration {
+		return &registration{worker: worker, models: []fleet.Model{{ID: "m"}}, ranks: 1, lease: lease}
+	}
+	for _, one := range []*registration{r("short", time.Second), r("long", time.Minute), r("stays", 0)} {
+		if _, err := g.register(one, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	generation := w.fleet.Snapshot().Generation()
+	if _, err := g.register(r("short", 3*time.Second), now); err != nil || w.fleet.Snapshot().Generation() != generation {
+		t.Errorf("a renewed lease changes the fleet: %v", err)
+	}
+	if listed, err := g.register(r("http://listed/", 0), now); !listed || err != nil || g.has("http://listed") {
+		t.Errorf("a worker of another list: %v, %v", listed, err)
+	}
+	g.expire(now.Add(2 * time.Second))
+	g.expire(now.Add(30 * time.Second))
+	if g.len() != 2 || g.has("short") {
+		t.Errorf("%d are registered", g.len())
+	}
+	g.expire(now.Add(time.Hour))
+	if g.len() != 1 || len(w.fleet.Snapshot().Workers()) != 1 {
+		t.Errorf("%d are registered", g.len())
+	}
+	for i := range maxRegistered {
+		g.entries[fmt.Sprint(i)] = &entry{}
+	}
+	if _, err := g.register(r("more", 0), now); !errors.Is(err, errFull) {
+		t.Errorf("one more than may be: %v", err)
+	}
+	clear(g.entries)
+}
+
+// A process that sends requests to its workers must know more of them than their events.
+func TestAProcessThatRoutesTakesNoRegistrations(t *testing.T) {
+	w := serve(t, Config{}, func(p *Parts) { p.Routes = true })
+	if status, text := w.ask("POST", "/register", `{"instance_id":1,"model_name":"m","endpoint":"tcp://h:1"}`); status != 400 {
+		t.Errorf("%d %s", status, text)
+	}
+}

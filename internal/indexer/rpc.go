@@ -1,0 +1,240 @@
+package indexer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+)
+
+// codec encodes the messages of indexer.proto for gRPC.
+type codec struct{}
+
+var _ encoding.CodecV2 = codec{}
+
+// Name is the name of protobuf in gRPC's content type.
+func (codec) Name() string { return "proto" }
+
+// Marshal encodes a message.
+func (codec) Marshal(v any) (mem.BufferSlice, error) {
+	m, ok := v.(message)
+	if !ok {
+		return nil, fmt.Errorf("bug: %T is no message", v)
+	}
+	return mem.BufferSlice{mem.SliceBuffer(m.appendTo(nil))}, nil
+}
+
+// Unmarshal decodes a message.
+func (codec) Unmarshal(data mem.BufferSlice, v any) error {
+	m, ok := v.(message)
+	if !ok {
+		return fmt.Errorf("bug: %T is no message", v)
+	}
+	b := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	defer b.Free()
+	return m.decode(b.ReadOnlyData())
+}
+
+// rpc is the gRPC side of a service.
+type rpc struct {
+	*Service
+	ctx context.Context // ends with the service, and ends its streams
+}
+
+// rpcOptions returns the options of the gRPC server.
+func (s *Service) rpcOptions() []grpc.ServerOption {
+	o := []grpc.ServerOption{
+		grpc.ForceServerCodecV2(codec{}), grpc.MaxRecvMsgSize(maxBody), grpc.MaxConcurrentStreams(1000), grpc.ConnectionTimeout(10 * time.Second),
+	}
+	if s.Certificates != nil {
+		o = append(o, grpc.Creds(credentials.NewTLS(s.Certificates.Config())))
+	}
+	return o
+}
+
+// serviceDesc describes the service Index of indexer.proto.
+var serviceDesc = grpc.ServiceDesc{
+	ServiceName: "warmpath.index.v1.Index",
+	HandlerType: (*any)(nil),
+	Metadata:    "indexer.proto",
+	Methods: []grpc.MethodDesc{
+		{MethodName: "Score", Handler: scoreRPC},
+		unary("Register", func(_ context.Context, s *Service, r *registration) (message, error) {
+			listed, err := s.register(r)
+			return &registered{listed}, err
+		}),
+		unary("Unregister", func(_ context.Context, s *Service, r *removal) (message, error) {
+			return &empty{}, s.registry.unregister(r)
+		}),
+		unary("Workers", func(_ context.Context, s *Service, _ *empty) (message, error) {
+			return s.list(), nil
+		}),
+	},
+	Streams: []grpc.StreamDesc{
+		streamed("Changes", func(ctx context.Context, s *Service, q *changeRequest, send func(message) error) error {
+			from := s.Changes.read()
+			if from == nil {
+				return fmt.Errorf("%w: %d streams of changes are read already", errBusy, maxReaders)
+			}
+			defer from.close()
+			defer s.Telemetry.IndexStream()()
+			lost, err := from.follow(ctx, q.name(), func(one *change) error { return send(one) }, func() error { return nil })
+			if lost {
+				s.Telemetry.IndexStreamLost()
+			}
+			return err
+		}),
+		streamed("Dump", func(ctx context.Context, s *Service, q *dumpRequest, send func(message) error) error {
+			return s.dump(ctx, q, func(one *run) error { return send(one) })
+		}),
+	},
+}
+
+// scoreRPC answers Score. It takes the question from a pool: a long prompt in a new slice for each call would be most
+// of the work.
+func scoreRPC(srv any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+	s := srv.(*rpc).Service
+	began := time.Now()
+	q := s.questions.Get().(*question)
+	err := errKey
+	if s.allowedRPC(ctx) {
+		if err = decode(q); err == nil {
+			err = s.score(ctx, q)
+		}
+	}
+	s.scored(httpStatus(err), time.Since(began))
+	if err != nil {
+		q.reset()
+		s.questions.Put(q)
+		return nil, rpcError(err)
+	}
+	return &answered{&s.questions, q}, nil
+}
+
+// answered is the answer to a question that goes back to its pool once the answer is encoded, which gRPC does once.
+type answered struct {
+	pool *sync.Pool
+	q    *question
+}
+
+func (a *answered) appendTo(dst []byte) []byte {
+	dst = a.q.answer.appendTo(dst)
+	a.q.reset()
+	a.pool.Put(a.q)
+	return dst
+}
+
+func (a *answered) decode([]byte) error { return errWire }
+
+// unary returns a method with one answer.
+func unary[M any, P interface {
+	*M
+	message
+}](name string, answer func(context.Context, *Service, P) (message, error)) grpc.MethodDesc {
+	return grpc.MethodDesc{MethodName: name, Handler: func(srv any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+		s := srv.(*rpc).Service
+		began := time.Now()
+		in := P(new(M))
+		err := errKey
+		var out message
+		if s.allowedRPC(ctx) {
+			if err = decode(in); err == nil {
+				out, err = answer(ctx, s, in)
+			}
+		}
+		s.Telemetry.IndexAsked("grpc_"+name, httpStatus(err), time.Since(began))
+		if err != nil {
+			return nil, rpcError(err)
+		}
+		return out, nil
+	}}
+}
+
+// streamed returns a method with a stream of answers.
+func streamed[M any, P interface {
+	*M
+	message
+}](name string, answer func(ctx context.Context, s *Service, in P, send func(message) error) error) grpc.StreamDesc {
+	return grpc.StreamDesc{StreamName: name, ServerStreams: true, Handler: func(srv any, stream grpc.ServerStream) error {
+		r := srv.(*rpc)
+		began := time.Now()
+		ctx, cancel := context.WithCancel(stream.Context())
+		defer cancel()
+		defer context.AfterFunc(r.ctx, cancel)()
+		in := P(new(M))
+		err := errKey
+		if r.allowedRPC(ctx) {
+			if err = stream.RecvMsg(in); err == nil {
+				err = answer(ctx, r.Service, in, func(m message) error { return stream.SendMsg(m) })
+			}
+		}
+		r.Telemetry.IndexAsked("grpc_"+name, httpStatus(err), time.Since(began))
+		return rpcError(err)
+	}}
+}
+
+// allowedRPC reports whether a call has the key, and the certificate that the listener may require.
+func (s *Service) allowedRPC(ctx context.Context) bool {
+	if s.Certificates != nil {
+		from, _ := peer.FromContext(ctx)
+		if from == nil {
+			return false
+		}
+		if info, is := from.AuthInfo.(credentials.TLSInfo); !is || s.Certificates.MissingCertificate(&info.State) {
+			return false
+		}
+	}
+	if s.config.Key == "" {
+		return true
+	}
+	md, _ := metadata.FromIncomingContext(ctx)
+	given := md.Get("authorization")
+	return len(given) == 1 && s.allowed(given[0])
+}
+
+func httpStatus(err error) int {
+	if err == nil {
+		return http.StatusOK
+	}
+	return statusOf(err)
+}
+
+// rpcError returns an error as a status of gRPC.
+func rpcError(err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, is := status.FromError(err); is {
+		return err
+	}
+	code := codes.InvalidArgument
+	switch statusOf(err) {
+	case 499:
+		code = codes.Canceled
+	case http.StatusUnauthorized:
+		code = codes.Unauthenticated
+	case http.StatusNotFound:
+		code = codes.NotFound
+	case http.StatusConflict:
+		code = codes.FailedPrecondition
+	case http.StatusServiceUnavailable:
+		code = codes.ResourceExhausted
+	case http.StatusUnprocessableEntity:
+		code = codes.Unavailable
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		code = codes.DeadlineExceeded
+	}
+	return status.Error(code, err.Error())
+}

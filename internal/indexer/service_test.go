@@ -1,0 +1,220 @@
+package indexer
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+// The answer has the shape of Dynamo's standalone indexer, in tokens. With tenant_id it also has that of Mooncake's
+// conductor (Mooncake issue #1403).
+func TestAQuestionIsAnsweredByWorkerRankAndTier(t *testing.T) {
+	w := serve(t, Config{}, nil)
+	a := w.worker("http://a", func(f *fleet.Facts) { f.Ranks = 2 })
+	b := w.worker("http://b", nil)
+	w.worker("http://c", nil)
+	p := prompt(1, 200)
+	w.store(a.Holders[0], p[:64], kvindex.Stored{})
+	w.store(a.Holders[1], p[:128], kvindex.Stored{})
+	w.store(b.Holders[0], p[:32], kvindex.Stored{})
+	w.store(b.Holders[0], p[:96], kvindex.Stored{Tier: block.TierCPU})
+	status, text := w.ask("POST", "/query", `{"model_name":"m","tenant_id":"default","token_ids":`+list(p)+`}`)
+	const want = `{"model_name":"m","routing_group":"default","block_size":16,"tokens":200,` +
+		`"scores":{"http://a":{"0":64,"1":128},"http://b":{"0":96}},"frequencies":[],"instances":{` +
+		`"http://a":{"longest_matched":128,"gpu":128,"cpu":0,"disk":0,"remote":0,"trust":"exact","dp":{"0":64,"1":128},"ranks":{` +
+		`"0":{"matched":64,"gpu":64,"cpu":0,"disk":0,"remote":0,"trust":"exact"},"1":{"matched":128,"gpu":128,"cpu":0,"disk":0,"remote":0,"trust":"exact"}}},` +
+		`"http://b":{"longest_matched":96,"gpu":32,"cpu":64,"disk":0,"remote":0,"trust":"exact","dp":{"0":96},"ranks":{` +
+		`"0":{"matched":96,"gpu":32,"cpu":64,"disk":0,"remote":0,"trust":"exact"}}}},` +
+		`"default":{"http://a":{"longest_matched":128,"GPU":128,"CPU":0,"DISK":0,"DP":{"0":64,"1":128}},"http://b":{"longest_matched":96,"GPU":32,"CPU":64,"DISK":0,"DP":{"0":96}}}}`
+	if status != http.StatusOK || strings.TrimSpace(text) != want || !json.Valid([]byte(text)) {
+		t.Errorf("%d %s\nwant %s", status, text, want)
+	}
+	named := w.scores("/query", `{"token_ids":`+list(p)+`,"workers":["http://c/","http://b","http://unknown"]}`)
+	if !reflect.DeepEqual(named, map[string]map[string]int{"http://b": {"0": 96}, "http://c": {"0": 0}}) {
+		t.Errorf("the workers asked for have %v", named)
+	}
+	w.fleet.SetTrust(b.Holders[0], fleet.TrustNone, "the stream is lost")
+	if got := w.scores("/query", `{"token_ids":`+list(p)+`,"instance_id":"http://b"}`); got["http://b"]["0"] != 0 {
+		t.Errorf("entries that are not believed count: %v", got)
+	}
+}
+
+// Keys are the service's own. They may be written as signed numbers, and sent in the form of indexer.proto.
+func TestAQuestionMayHaveKeys(t *testing.T) {
+	w := serve(t, Config{}, nil)
+	a := w.worker("http://a", nil)
+	p := prompt(1, 200)
+	w.store(a.Holders[0], p[:128], kvindex.Stored{})
+	h, err := block.NewHasher(block.XXH3, 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := h.Append(nil, h.Root(block.Scope{Model: "m"}), 0, p, nil)
+	signed := make([]int64, len(keys))
+	for i, k := range keys {
+		signed[i] = int64(k)
+	}
+	for _, body := range []string{
+		`{"model_name":"m","block_size":16,"block_hashes":` + list(keys) + `}`,
+		`{"model_name":"m","block_size":16,"seq_hashes":` + list(signed) + `}`,
+		`{"keys":` + list(keys) + `,"algorithm":"xxh3","block_size":16}`,
+	} {
+		if got := w.scores("/query_by_hash", body); got["http://a"]["0"] != 128 {
+			t.Errorf("%.60s…: %v", body, got)
+		}
+	}
+	q := question{model: "m", keys: keys, blockSize: 16, salt: "s", extra: "e"}
+	status, text := w.ask("POST", "/query_by_hash", string(q.appendTo(nil)), "Content-Type", protobuf)
+	var a2 answer
+	if err := a2.decode([]byte(text)); err != nil || status != http.StatusOK || len(a2.scores) != 1 || a2.blockSize != 16 ||
+		a2.scores[0] != (score{worker: "http://a", matched: 128, full: 128, tier: [4]int{128}, trust: fleet.TrustExact}) {
+		t.Errorf("%d %+v: %v", status, a2, err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !slices.Equal(w.scoped, []string{"http://a s/e"}) {
+		t.Errorf("the feed heard of the keys %q", w.scoped)
+	}
+}
+
+func TestPromptsOfOtherScopesDoNotMatch(t *testing.T) {
+	w := serve(t, Config{}, nil)
+	a := w.worker("http://a", nil)
+	p := prompt(1, 200)
+	w.store(a.Holders[0], p[:64], kvindex.Stored{})
+	w.store(a.Holders[0], p[:96], kvindex.Stored{Scope: block.Scope{Salt: "s"}})
+	w.store(a.Holders[0], p[:128], kvindex.Stored{Scope: block.Scope{LoRA: "sql"}})
+	w.store(a.Holders[0], p[:160], kvindex.Stored{Scope: block.Scope{Extra: "e"}})
+	for fields, want := range map[string]int{"": 64, `"cache_salt":"s",`: 96, `"lora_name":"sql",`: 128, `"extra_key":"e",`: 160, `"cache_salt":"other",`: 0, `"lora_name":"other",`: 0} {
+		if got := w.scores("/query", `{`+fields+`"model_name":"m","token_ids":`+list(p)+`}`); got["http://a"]["0"] != want {
+			t.Errorf("%s: %v, want %d", fields, got, want)
+		}
+	}
+}
+
+func TestAMistakeInAQuestionGetsAClearError(t *testing.T) {
+	w := serve(t, Config{}, nil)
+	w.worker("http://a", nil)
+	for _, c := range []struct {
+		path, body string
+		status     int
+		says       string
+	}{
+		{"/query", ``, 400, "must be a JSON object"},
+		{"/query", `[]`, 400, "must be a JSON object"},
+		{"/query", `{`, 400, "not valid JSON"},
+		{"/query", `{"model_name":"m"}`, 400, "no prompt"},
+		{"/query", `{"model_name":"m","token_ids":[1],"keys":[1],"block_size":16}`, 400, "several forms"},
+		{"/query", `{"model_name":"m","token_ids":[1],"tokens":[1]}`, 400, "twice"},
+		{"/query", `{"model_name":"m","token_ids":[-1]}`, 400, "not a whole number"},
+		{"/query", `{"model_name":"m","token_ids":[1.5]}`, 400, "not a whole number"},
+		{"/query", `{"model_name":"m","token_ids":"1"}`, 400, "JSON"},
+		{"/query", `{"model_name":5,"token_ids":[1]}`, 400, "must be a string"},
+		{"/query", `{"model_name":"m","model":"n","token_ids":[1]}`, 400, "twice"},
+		{"/query", `{"model_name":"other","token_ids":[1]}`, 404, "no worker serves the model"},
+		{"/query", `{"model_name":"m","tenant_id":"t","token_ids":[1]}`, 404, "group"},
+		{"/query", `{"model_name":"m","prompt":"hello"}`, 422, "only token_ids and keys"},
+		{"/query_by_hash", `{"model_name":"m","block_hashes":[1]}`, 400, "block_size"},
+		{"/query_by_hash", `{"model_name":"m","block_hashes":[1],"block_size":32}`, 409, "32 tokens"},
+		{"/query_by_hash", `{"model_name":"m","block_hashes":[1],"block_size":16,"algorithm":"md5"}`, 400, "algorithm"},
+		{"/query_by_hash", `{"model_name":"m","block_hashes":[1e30],"block_size":16}`, 400, "64 bits"},
+		{"/register", `{"model_name":"m","endpoint":"tcp://h:1"}`, 400, "instance_id"},
+		{"/register", `{"instance_id":1,"endpoint":"tcp://h:1"}`, 400, "model_name"},
+		{"/register", `{"instance_id":1,"model_name":"m"}`, 400, "endpoint"},
+		{"/register", `{"instance_id":1,"model_name":"m","endpoint":"http://h:1"}`, 400, "tcp://"},
+		{"/register", `{"instance_id":1,"model_name":"m","endpoint":"tcp://*:1"}`, 400, "no host"},
+		{"/register", `{"instance_id":1,"model_name":"m","endpoint":"tcp://h:1","dp_rank":5000}`, 400, "4095"},
+		{"/register", `{"instance_id":1,"model_name":"m","endpoint":"tcp://h:1","dp_rank":-1}`, 400, "negative"},
+		{"/register", `{"instance_id":1,"model_name":"m","endpoint":"tcp://h:1","block_size":70000}`, 400, "block_size"},
+		{"/register", `{"instance_id":1,"model_name":"m","endpoint":"tcp://h:1","dp_size":300}`, 400, "at most 256"},
+		{"/unregister", `{"instance_id":"x"}`, 404, "registered"},
+		{"/unregister", `{}`, 400, "instance_id"},
+	} {
+		status, text := w.ask("POST", c.path, c.body)
+		var out struct{ Error string }
+		if err := json.Unmarshal([]byte(text), &out); err != nil || status != c.status || !strings.Contains(out.Error, c.says) {
+			t.Errorf("%s %s: %d %s, want %d and %q", c.path, c.body, status, text, c.status, c.says)
+		}
+	}
+	if status, text := w.ask("GET", "/query", ""); status != http.StatusMethodNotAllowed {
+		t.Errorf("%d %s", status, text)
+	}
+	if status, text := w.ask("GET", "/select", ""); status != http.StatusNotFound {
+		t.Errorf("%d %s", status, text)
+	}
+	if status, text := w.ask("POST", "/query", "\xff\xff", "Content-Type", protobuf); status != http.StatusBadRequest {
+		t.Errorf("%d %s", status, text)
+	}
+}
+
+func TestARequestWithoutTheKeyIsRefused(t *testing.T) {
+	w := serve(t, Config{Key: "secret-key"}, nil)
+	w.worker("http://a", nil)
+	for _, c := range []struct {
+		path, key string
+		want      int
+	}{{"/query", "", 401}, {"/query", "Bearer secret-kez", 401}, {"/query", "secret-key", 401}, {"/query", "Bearer secret-key", 200}} {
+		if status, text := w.ask("POST", c.path, `{"token_ids":[1]}`, "Authorization", c.key); status != c.want {
+			t.Errorf("with %q: %d %s, want %d", c.key, status, text, c.want)
+		}
+	}
+	if status, _ := w.ask("GET", "/health", ""); status != http.StatusOK {
+		t.Errorf("/health answers %d", status)
+	}
+}
+
+func TestBodiesAreBounded(t *testing.T) {
+	w := serve(t, Config{}, nil)
+	w.worker("http://a", nil)
+	if status, text := w.ask("POST", "/query", strings.Repeat(" ", maxBody+1)); status != http.StatusRequestEntityTooLarge {
+		t.Errorf("%d %.200s", status, text)
+	}
+	w.service.reading.Store(maxReading)
+	if status, text := w.ask("POST", "/query", `{"token_ids":[1]}`); status != http.StatusServiceUnavailable {
+		t.Errorf("%d %s", status, text)
+	}
+	w.service.reading.Store(0)
+	if status, text := w.ask("POST", "/query", `{"token_ids":[1]}`); status != http.StatusOK {
+		t.Errorf("%d %s", status, text)
+	}
+	if n := w.service.reading.Load(); n != 0 {
+		t.Errorf("%d bytes are still being read", n)
+	}
+}
+
+func TestTheListOfWorkersSaysHowFarTheyAreTrusted(t *testing.T) {
+	w := serve(t, Config{}, func(p *Parts) {
+		p.Listed, p.ListedAll = func(string) string { return "" }, func() map[string]string { return map[string]string{"http://a": "list"} }
+	})
+	w.worker("http://a", func(f *fleet.Facts) { f.Ranks, f.Events = 2, []fleet.EventSource{{Rank: 1, Endpoint: "tcp://a:1"}} })
+	if _, err := w.service.register(&registration{worker: "7", models: []fleet.Model{{ID: "n"}}, group: "g", sources: []fleet.EventSource{{Endpoint: "tcp://b:2"}}}); err != nil {
+		t.Fatal(err)
+	}
+	_, text := w.ask("GET", "/workers", "")
+	want := `[{"instance_id":"http://a","model_name":"m","routing_group":"default","block_size":16,"engine_block_size":16,"algorithm":"xxh3","source":"list",` +
+		`"endpoints":{"1":"tcp://a:1"},"ranks":{"0":{"trust":"exact","why":"test"},"1":{"trust":"exact","why":"test"}}},` +
+		`{"instance_id":"7","model_name":"n","routing_group":"g","block_size":16,"algorithm":"xxh3","source":"registered","endpoints":{"0":"tcp://b:2"},` +
+		`"ranks":{"0":{"trust":"approximate","why":"no events: learned from requests"}}}]`
+	if strings.TrimSpace(text) != want {
+		t.Errorf("%s\nwant %s", text, want)
+	}
+	_, text = w.ask("GET", "/workers", "", "Accept", protobuf)
+	var l listing
+	if err := l.decode([]byte(text)); err != nil || len(l.workers) != 2 || len(l.workers[0].ranks) != 2 || l.workers[0].ranks[1].trust != fleet.TrustExact || l.workers[1].group != "g" {
+		t.Errorf("%+v: %v", l, err)
+	}
+}
+
+func ExampleConfig_Validate() {
+	fmt.Println(Config{Listen: "0.0.0.0:8090"}.Validate())
+	// Output:
+	// key: 0.0.0.0:8090 can be reached from other machines, so the index service needs a key: set index_service.key_file or WARMPATH_INDEX_KEY, or listen on 127.0.0.1
+}
