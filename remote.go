@@ -147,8 +147,8 @@ func (q *Lookup) check() {
 	}
 }
 
-// SetBlockSize sets the number of tokens of a block of a base model's keys, because the index outside of the process has
-// such blocks. Without SetBlockSize the router chooses the size by the workers that it knows, and so does the other
+// SetBlockSize sets the number of tokens of a block of a base model's keys, because the index outside of the process
+// has such blocks. Without SetBlockSize the router chooses the size by the workers that it knows, and so does the other
 // process: but the two may have met the workers in another order. The prompts that were expected in caches are
 // forgotten if the size changes. SetBlockSize does nothing without [Options.RemoteIndex], for a model that no worker
 // serves, and for an impossible size.

@@ -61,7 +61,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		_, _ = io.WriteString(stderr, text)
 	}()
 	var limit <-chan time.Time
-	if command.Name() == "serve" { // a router ends also if somebody holds its standard error and does not read
+	if command.Name() == "serve" || command.Name() == "index" { // a router ends also if somebody holds its standard error and does not read
 		limit = time.After(time.Second)
 	}
 	select {
@@ -91,7 +91,7 @@ Then "warmpath serve --worker URL" with your engines.`,
 		},
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usageError{flagError(c, err)} })
-	root.AddCommand(newServe(), newExplain(), newMock(), newDemo(), newConfig(), newVersion(), newMan(), newCompletion())
+	root.AddCommand(newServe(), newIndex(), newExplain(), newMock(), newDemo(), newConfig(), newVersion(), newMan(), newCompletion())
 	root.AddCommand(newDoctor(), newTokenize(), newTemplate())
 	root.AddCommand(newSim(), newPlan(), newReplay())
 	root.AddCommand(newWorkload(), newLoad(), newCalibrate(), newReportCommand())

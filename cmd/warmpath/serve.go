@@ -30,6 +30,7 @@ type serveFlags struct {
 	allowHub                                    bool
 	engineWait                                  float64
 	accessLog, decisionLog                      string
+	index                                       string
 	disaggregation                              config.Disaggregation
 	sync                                        replica.Config
 }
@@ -83,6 +84,7 @@ SIGHUP or POST /admin/reload. After SIGTERM the router finishes the requests und
 	flags.StringArrayVar(&f.modelPaths, "model-path", nil, "`[NAME=]DIR` with a model's tokenizer and chat template, or hub:ORG/NAME with --allow-hub; needed only if the router does not find the files; repeatable")
 	flags.BoolVar(&f.allowHub, "allow-hub", false, "download the files of hub:ORG/NAME models and of models that engines report; uses "+config.EnvHubToken+" and "+config.EnvHubEndpoint)
 	flags.Float64Var(&f.engineWait, "engine-wait-timeout-secs", d.Gateway.Hold.MaxWait.Seconds(), "`SECONDS` for which a request waits while no worker can take it; 0 answers 503 immediately")
+	flags.StringVar(&f.index, "index", "", "`URL` of an index service (warmpath index) that is asked in place of an index of the router's own")
 	flags.StringVar(&f.logLevel, "log-level", d.Telemetry.LogLevel, "`LEVEL`: debug, info, warn, error")
 	flags.StringVar(&f.accessLog, "access-log", "", "`FILE` for one line of JSON for each request; or stdout")
 	flags.StringVar(&f.decisionLog, "decision-log", "", "`FILE` for one line of JSON for each decision, which `warmpath replay` reads; or stdout")
@@ -140,6 +142,9 @@ func (f *serveFlags) override(c *cobra.Command) func(*config.Config) {
 		}
 		f.divide(changed, &cfg.Disaggregation)
 		f.share(changed, &cfg.Sync)
+		if changed("index") {
+			cfg.Index.URL = f.index
+		}
 		if changed("log-level") {
 			cfg.Telemetry.LogLevel = f.logLevel
 		}

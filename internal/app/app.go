@@ -22,6 +22,7 @@ import (
 	"github.com/warmpath/warmpath/internal/config"
 	"github.com/warmpath/warmpath/internal/discovery"
 	"github.com/warmpath/warmpath/internal/gateway"
+	"github.com/warmpath/warmpath/internal/indexer"
 	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/replica"
@@ -50,6 +51,8 @@ type Options struct {
 	Resolver *net.Resolver
 	// PeerAdmins returns the admin addresses of other routers, as http://HOST:PORT, in addition to index.peers; nil: none.
 	PeerAdmins func() []string
+	// IndexOnly says that the process only offers its index (index_service). It has no gateway and no admin listener.
+	IndexOnly bool
 	// Network is the network of clients, workers and their events; nil means the machine's. Files of models are
 	// always downloaded over the machine's network.
 	Network network.Network
@@ -69,20 +72,22 @@ type App struct {
 	tenants   *tenant.Registry
 	issuer    *tenant.Issuer // nil: no tokens are accepted
 	// The certificates of the listeners; nil: without TLS.
-	certificates, adminCertificates *network.Certificates
-	seenCertificates                []looks // the files of allCertificates before they were read first
-	tokens                          *tokens.Source
-	models                          *inprocess.Finder
-	client                          *proxy.Client
-	workers                         *discovery.Watcher
-	reporter                        *discovery.Reporter
-	kvfeed                          *kvfeed.Feed
-	replica                         *replica.Sync // nil: requests are not shared
-	gateway                         *gateway.Gateway
-	admin                           *admin.Admin
-	giver                           *snapshot.Giver
-	keeper                          *snapshot.Keeper
-	listening                       chan struct{} // closed when the addresses below are set
+	certificates, adminCertificates, indexCertificates *network.Certificates
+	seenCertificates                                   []looks // the files of allCertificates before they were read first
+	tokens                                             *tokens.Source
+	models                                             *inprocess.Finder
+	client                                             *proxy.Client
+	workers                                            *discovery.Watcher
+	reporter                                           *discovery.Reporter
+	kvfeed                                             *kvfeed.Feed
+	gateway                                            *gateway.Gateway
+	admin                                              *admin.Admin
+	service                                            *indexService   // nil: the index is not offered
+	remote                                             *indexer.Client // nil: the router has an index of its own
+	replica                                            *replica.Sync   // nil: requests are not shared
+	giver                                              *snapshot.Giver
+	keeper                                             *snapshot.Keeper
+	listening                                          chan struct{} // closed when the addresses below are set
 
 	address, adminAddress net.Addr
 
@@ -121,6 +126,9 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	a.tenants.Use(cfg.AllTenants, []byte(cfg.TenantSaltKey))
 	a.share(cfg, &options)
 	var err error
+	if cfg.IndexService.Listen != "" {
+		a.service = newIndexService(a.fleet, &options)
+	}
 	if a.router, err = warmpath.New(options); err != nil {
 		return nil, err
 	}
@@ -138,7 +146,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	useFile()
 	a.reporter = discovery.NewReporter(a.fleet, cfg.Reports, a.workers.Target, discovery.NewClient(o.Network, peers), o.Log)
 	events := cfg.Events
-	events.BlockSize = cfg.Routing.BlockSize
+	events.BlockSize, events.Elsewhere = cfg.Routing.BlockSize, cfg.Index.URL != ""
 	events.Stream.Dial, events.Stream.Listen = network.Of(o.Network).Dial, network.Of(o.Network).Listen
 	a.kvfeed = kvfeed.New(a.router, events, o.Log)
 	a.indexes.fetch, a.events.fetch = a.router.IndexStats, a.kvfeed.Stats
@@ -170,7 +178,11 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	if err := a.readCertificates(cfg); err != nil {
 		return nil, err
 	}
+	if err := a.useRemoteIndex(cfg); err != nil {
+		return nil, err
+	}
 	a.gateway = gateway.New(cfg.Gateway, gateway.Parts{
+		Index: a.remoteIndex(), IndexTimeout: cfg.Index.MaxWait,
 		Router: a.router, Fleet: a.fleet, Tokens: a.tokens, Client: a.client, Bodies: bodies, Telemetry: a.telemetry, Tenants: a.tenants,
 		Issuer: a.issuer, Certificates: a.certificates, Queue: cfg.Queue, MaxRequests: cfg.Routing.MaxRequests, Connections: clients, ShadowSample: cfg.ShadowSample, Scoped: a.kvfeed.Scoped, Log: o.Log,
 		Outdated: a.workers.ProbeAgain, Stalled: a.stalled, Version: o.Version, AccessLog: a.journals[0], DecisionLog: a.journals[1], Tracer: a.tracer,
@@ -191,6 +203,9 @@ func New(cfg *config.Config, o Options) (*App, error) {
 		parts.Reload = func(context.Context) ([]string, error) { return a.Reload() }
 	}
 	a.admin = admin.New(cfg.Admin, parts)
+	if a.service != nil {
+		a.finishIndexService(cfg)
+	}
 	a.seen = look(a.files())
 	return a, nil
 }
@@ -337,15 +352,25 @@ func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g
 		}
 		defer j.Close()
 	}
+	if a.options.IndexOnly {
+		return a.runIndex(ctx, stopping, stop, g, cfg, drained)
+	}
 	front, err := a.listen("clients", "--listen", cfg.Listen)
 	if err != nil {
 		return err
 	}
 	a.address = front.Addr()
+	if a.service != nil {
+		if err := a.listenIndex(cfg); err != nil {
+			_ = front.Close()
+			return err
+		}
+	}
 	var back net.Listener
 	if cfg.Admin.Listen != "" {
 		if back, err = a.listen("operators", "--admin-listen", cfg.Admin.Listen); err != nil {
 			_ = front.Close()
+			a.service.close()
 			return err
 		}
 		a.adminAddress = back.Addr()
@@ -356,20 +381,16 @@ func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g
 	rest, stopRest := context.WithCancel(context.WithoutCancel(ctx)) // stopRest ends the other components, after the gateway
 	defer stopRest()
 	g.run("client", stop, func() error { return a.client.Run(rest) })
-	g.run("discovery", stop, func() error { return a.workers.Run(rest) })
-	if len(cfg.WorkersDNS.Names) > 0 {
-		names := discovery.NewDNS(cfg.WorkersDNS, a.workers, a.options.Resolver, a.log)
-		g.run("dns", stop, func() error { return names.Run(rest) })
-	}
+	a.runFollowers(rest, g, stop, cfg)
 	g.run("reports", stop, func() error { return a.reporter.Run(rest) })
-	g.run("models", stop, func() error { return a.models.Run(rest) })
-	g.run("ingest", stop, func() error { return a.kvfeed.Run(rest) })
 	g.run("snapshots", stop, func() error { return a.keeper.Run(rest) })
-	g.run("stalls", stop, func() error { return a.watchStalls(rest) })
 	g.run("paces", stop, func() error { return a.watchPaces(rest) })
 	g.run("roles", stop, func() error { return a.watchRoles(rest) })
-	if cfg.WatchInterval > 0 {
-		g.run("files", stop, func() error { return a.watchFiles(rest, cfg.WatchInterval) })
+	if a.service != nil {
+		g.run("index service", stop, func() error { return a.service.serve(rest) })
+	}
+	if a.remote != nil {
+		g.run("index client", stop, func() error { return a.remote.Run(rest) })
 	}
 	if a.issuer != nil {
 		g.run("issuer", stop, func() error { return a.runIssuer(rest) })
@@ -382,7 +403,6 @@ func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g
 			g.run("log", stop, func() error { return j.Run(rest) })
 		}
 	}
-	g.run("reclaim", stop, func() error { return a.reclaim(rest) })
 	if a.replica != nil {
 		a.replica.SetAdmin(addr(a.adminAddress))
 		g.run("sync", stop, func() error { return a.replica.Run(rest) })
@@ -406,6 +426,22 @@ func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g
 	}
 	stop(nil)
 	return served
+}
+
+// runFollowers runs the components that know the workers and follow their events, until ctx ends.
+func (a *App) runFollowers(ctx context.Context, g *group, stop context.CancelCauseFunc, cfg *config.Config) {
+	g.run("discovery", stop, func() error { return a.workers.Run(ctx) })
+	if len(cfg.WorkersDNS.Names) > 0 {
+		names := discovery.NewDNS(cfg.WorkersDNS, a.workers, a.options.Resolver, a.log)
+		g.run("dns", stop, func() error { return names.Run(ctx) })
+	}
+	g.run("models", stop, func() error { return a.models.Run(ctx) })
+	g.run("ingest", stop, func() error { return a.kvfeed.Run(ctx) })
+	g.run("stalls", stop, func() error { return a.watchStalls(ctx) })
+	if cfg.WatchInterval > 0 {
+		g.run("files", stop, func() error { return a.watchFiles(ctx, cfg.WatchInterval) })
+	}
+	g.run("reclaim", stop, func() error { return a.reclaim(ctx) })
 }
 
 // listen opens an address. If another process uses the address, the error says how to choose another address.

@@ -8,7 +8,7 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 )
 
-// readCertificates reads the certificates of both listeners.
+// readCertificates reads the certificates of the listeners.
 func (a *App) readCertificates(cfg *config.Config) (err error) {
 	if cfg.TLS.On() {
 		a.seenCertificates = append(a.seenCertificates, look(cfg.TLS.Files())) // before they are read, as for a reload
@@ -24,12 +24,19 @@ func (a *App) readCertificates(cfg *config.Config) (err error) {
 		}
 		a.warnOfExpiry(a.adminCertificates)
 	}
+	if cfg.IndexService.TLS.On() {
+		a.seenCertificates = append(a.seenCertificates, look(cfg.IndexService.TLS.Files()))
+		if a.indexCertificates, err = network.ReadCertificates(cfg.IndexService.TLS); err != nil {
+			return fmt.Errorf("index_service.tls.%w", err)
+		}
+		a.warnOfExpiry(a.indexCertificates)
+	}
 	return nil
 }
 
 // allCertificates returns the certificates of the listeners with TLS.
 func (a *App) allCertificates() (all []*network.Certificates) {
-	for _, c := range []*network.Certificates{a.certificates, a.adminCertificates} {
+	for _, c := range []*network.Certificates{a.certificates, a.adminCertificates, a.indexCertificates} {
 		if c != nil {
 			all = append(all, c)
 		}

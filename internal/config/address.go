@@ -26,6 +26,13 @@ func (c *Config) validateAddresses(found *problems) {
 		found.when("admin.listen", err)
 		listens = append(listens, listener{"admin.listen", back})
 	}
+	for _, l := range []listener{{"index_service.listen", address{text: c.IndexService.Listen}}, {"index_service.grpc_listen", address{text: c.IndexService.GRPCListen}}} {
+		if _, _, err := net.SplitHostPort(l.text); err == nil { // if not, indexer.Config.Validate reports it
+			at, err := listenAddress(l.text)
+			found.when(l.path, err)
+			listens = append(listens, listener{l.path, at})
+		}
+	}
 	if c.Events.Listen != "" {
 		events, err := eventsAddress(c.Events.Listen)
 		found.when("events.listen", err)

@@ -14,6 +14,7 @@ import (
 	"github.com/warmpath/warmpath/internal/admin"
 	"github.com/warmpath/warmpath/internal/discovery"
 	"github.com/warmpath/warmpath/internal/gateway"
+	"github.com/warmpath/warmpath/internal/indexer"
 	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/queue"
@@ -154,8 +155,12 @@ type Config struct {
 	Hub inprocess.HubConfig `yaml:"hub"`
 	// Tokens bounds the time and the memory that finding the token ids of prompts may take.
 	Tokens tokens.Config `yaml:"tokens"`
-	// Index bounds the memory of the index, which knows the cached blocks of the workers.
+	// Index bounds the memory of the index, which knows the cached blocks of the workers, or says which index service is
+	// asked instead (docs/index-service.md).
 	Index Index `yaml:"index"`
+	// IndexService offers the index to other routers and programs (docs/index-service.md): `warmpath index` does nothing
+	// else, and `warmpath serve` can do it, too.
+	IndexService indexer.Config `yaml:"index_service"`
 	// Events are the settings for the engines' KV events.
 	Events kvfeed.Config `yaml:"events"`
 	// Gateway are the settings for clients and their requests.
@@ -192,6 +197,7 @@ type Index struct {
 	// are kept outside the index. Default 1 M: two minutes of requests to holders without events, at 100 requests of 80
 	// new blocks a second.
 	MaxSpeculative int `yaml:"max_speculative"`
+	indexer.ClientConfig
 }
 
 // Routing tunes how a worker is chosen.
@@ -261,7 +267,7 @@ func Default() Config {
 		Disaggregation: DefaultDisaggregation(),
 
 		Tokens:    tokens.DefaultConfig(),
-		Index:     Index{Config: kvindex.DefaultConfig(), WarmStart: snapshot.DefaultConfig(), MaxSpeculative: warmpath.DefaultMaxSpeculative},
+		Index:     Index{Config: kvindex.DefaultConfig(), WarmStart: snapshot.DefaultConfig(), MaxSpeculative: warmpath.DefaultMaxSpeculative, ClientConfig: indexer.DefaultClientConfig()},
 		Events:    kvfeed.DefaultConfig(),
 		Gateway:   gateway.DefaultConfig(),
 		Queue:     queue.DefaultConfig(),
@@ -286,6 +292,7 @@ func (c *Config) Options() warmpath.Options {
 		Legs:           c.Disaggregation.legs(),
 		ModelPolicies:  c.ModelPolicies,
 		Index:          c.Index.Config,
+		RemoteIndex:    c.Index.URL != "",
 		MaxSpeculative: c.Index.MaxSpeculative,
 		BlockSize:      c.Routing.BlockSize,
 		SpeculativeTTL: orOff(c.Routing.SpeculativeTTL),
@@ -369,6 +376,14 @@ func (c *Config) validate(found *problems) {
 	found.section("queue", c.Queue.Validate())
 	found.section("worker_defaults", c.WorkerDefaults.Validate())
 	found.section("admin", c.Admin.Validate())
+	found.section("index_service", c.IndexService.Validate())
+	found.section("index", c.Index.ClientConfig.Validate())
+	if c.Index.URL != "" && c.Events.Listen != "" {
+		found.add("events.listen", errors.New("with index.url the index service follows the events: engines must connect to the service"))
+	}
+	if c.Index.URL != "" && c.IndexService.Listen != "" {
+		found.add("index_service.listen", errors.New("with index.url this router has no index that it could offer: offer the one, or use the other"))
+	}
 	found.section("tokens", c.Tokens.Validate())
 	found.section("gateway", c.Gateway.Validate())
 	found.section("sync", c.Sync.Validate())

@@ -36,6 +36,40 @@ func (c *Config) readKey() *problem {
 	return nil
 }
 
+// EnvIndexKey is the environment variable with the key of the index service: the key that the service demands, and the
+// key that a router sends to it. It overrides the file.
+const EnvIndexKey = "WARMPATH_INDEX_KEY"
+
+// readIndexKeys reads the keys of the index service, and of the one that the router asks.
+func (c *Config) readIndexKeys(found *problems) {
+	for _, k := range []struct {
+		section   string
+		key, file *string
+		used      bool
+	}{
+		{"index_service", &c.IndexService.Key, &c.IndexService.KeyFile, c.IndexService.Listen != ""},
+		{"index", &c.Index.Key, &c.Index.KeyFile, c.Index.URL != ""},
+	} {
+		if key := os.Getenv(EnvIndexKey); key != "" && k.used {
+			*k.key = key
+			continue
+		}
+		if *k.file == "" {
+			continue
+		}
+		if *k.key != "" {
+			found.add(k.section+".key_file", fmt.Errorf("%s.key is set, too: keep one", k.section))
+			continue
+		}
+		key, err := keyIn(*k.file)
+		if err != nil {
+			found.add(k.section+".key_file", err)
+			continue
+		}
+		*k.key = key
+	}
+}
+
 // keyIn returns the key that a file has.
 func keyIn(file string) (string, error) {
 	data, err := readFile(file)

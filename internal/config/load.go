@@ -79,6 +79,7 @@ func fill(cfg *Config, path string, data []byte, override func(*Config)) error {
 		}
 	}
 	var found problems
+	cfg.readIndexKeys(&found)
 	cfg.readTenants(&found)
 	cfg.readSync(&found)
 	cfg.readWorkersFile(&found)
