@@ -4,7 +4,8 @@
 #   - Debian's python3-zmq (libzmq, 1 MB), as root.
 #   - The official OpenAI and Anthropic clients for Python (70 MB), in an environment in …/warmpath/openai of the cache
 #     folder.
-#   - The protocol of OpenTelemetry for Python with gRPC (20 MB), in …/warmpath/otlp, for a receiver of traces.
+#   - The protocol of OpenTelemetry for Python with gRPC and its compiler (50 MB), in …/warmpath/otlp, for a receiver of
+#     traces and a client of the index service.
 #   - Debian's prometheus (95 MB, unpacked and not installed), in …/warmpath/prometheus, for the dashboard and the alerts.
 #   - nats-server 2.15.2 (25 MB), built with Go, in …/warmpath/nats, for routers that share their requests.
 #   - The same clients for Node (70 MB), in …/warmpath/npm. Needs node and npm.
@@ -26,11 +27,11 @@ if ! "$cache/openai/bin/python" -c 'import openai, anthropic' 2>/dev/null; then
   python3 -m venv "$cache/openai"
   "$cache/openai/bin/pip" install -q --disable-pip-version-check 'openai==3.52.0' 'anthropic==2.14.0'
 fi
-if ! "$cache/otlp/bin/python" -c 'import grpc, opentelemetry.proto' 2>/dev/null; then
+if ! "$cache/otlp/bin/python" -c 'import grpc, grpc_tools, opentelemetry.proto' 2>/dev/null; then
   echo "interop: installing the protocol of OpenTelemetry into $cache/otlp"
   mkdir -p "$cache"
   python3 -m venv "$cache/otlp"
-  "$cache/otlp/bin/pip" install -q --disable-pip-version-check 'opentelemetry-proto==1.45.2' 'grpcio==1.85.3'
+  "$cache/otlp/bin/pip" install -q --disable-pip-version-check 'opentelemetry-proto==1.45.2' 'grpcio==1.85.3' 'grpcio-tools==1.85.1'
 fi
 if [ ! -x "$cache/prometheus/usr/bin/promtool" ]; then
   echo "interop: unpacking Debian's prometheus into $cache/prometheus"

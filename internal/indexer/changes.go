@@ -64,6 +64,8 @@ type change struct {
 type Changes struct {
 	reading atomic.Int32 // the number of readers
 
+	behind int // maxBehind, or less in a test
+
 	mu      sync.Mutex // guards the fields below; a leaf: held for microseconds, also under the locks of indexes
 	fleet   *fleet.Fleet
 	number  uint64
@@ -91,7 +93,7 @@ type reader struct {
 
 // NewChanges returns Changes of a router over f.
 func NewChanges(f *fleet.Fleet) *Changes {
-	return &Changes{fleet: f, readers: map[*reader]struct{}{}, places: map[fleet.Holder]place{}}
+	return &Changes{fleet: f, behind: maxBehind, readers: map[*reader]struct{}{}, places: map[fleet.Holder]place{}}
 }
 
 // Made is warmpath.Options.IndexChanged: it returns the function that publishes the changes of an index.
@@ -154,7 +156,7 @@ func (c *Changes) publish(one *change) {
 		switch {
 		case r.lost:
 			continue
-		case r.behind+size > maxBehind:
+		case r.behind+size > c.behind:
 			r.queue, r.behind, r.lost = nil, 0, true
 		default:
 			r.queue = append(r.queue, one)

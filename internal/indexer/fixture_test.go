@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
+	"hash/fnv"
 	"io"
 	"log/slog"
 	"net"
@@ -31,7 +33,6 @@ type world struct {
 	changes *Changes
 	url     string
 	rpc     string // the address for gRPC
-	hashes  uint64
 	scoped  []string
 	mu      sync.Mutex // guards scoped
 	stop    func()
@@ -101,13 +102,19 @@ func (w *world) store(h fleet.Holder, tokens []block.Token, s kvindex.Stored) {
 	w.t.Helper()
 	s.BlockSize = w.fleet.Snapshot().Worker(h).Facts.BlockSize
 	s.Tokens, s.Hashes = tokens[:len(tokens)/s.BlockSize*s.BlockSize], nil
-	for range len(s.Tokens) / s.BlockSize {
-		w.hashes++
-		s.Hashes = append(s.Hashes, w.hashes)
+	for i := s.BlockSize - 1; i < len(s.Tokens); i += s.BlockSize {
+		s.Hashes = append(s.Hashes, hashOf(s.Scope, s.Tokens[i]))
 	}
 	if w.router.Store(h, &s) == 0 {
 		w.t.Fatal("nothing stored")
 	}
+}
+
+// hashOf returns an engine's hash of the block of a prompt that ends with a token. No two prompts share a token.
+func hashOf(s block.Scope, last block.Token) uint64 {
+	h := fnv.New64a()
+	_, _ = fmt.Fprint(h, s.LoRA, "/", s.Salt, "/", s.Extra, "/", last)
+	return h.Sum64()
 }
 
 // prompt returns a prompt of n tokens. Prompts with different seeds have no block in common.
