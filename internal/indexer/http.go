@@ -21,8 +21,9 @@ const (
 	// maxBody bounds a body: maxTokens as JSON. maxReading bounds the bodies that are read at the same time.
 	maxBody    = 48 << 20
 	maxReading = 256 << 20
-	// maxUnknown bounds a body whose length is not announced.
+	// maxUnknown bounds a body whose length is not announced. Until it has more than shortBody bytes, it counts as short.
 	maxUnknown = 8 << 20
+	shortBody  = 64 << 10
 	// keptBody is the size of the largest buffer that is kept for another body.
 	keptBody = 1 << 20
 	// protobuf is the content type of the messages of indexer.proto.
@@ -149,14 +150,21 @@ func (s *Service) withBody(r *http.Request, use func(body []byte) error) error {
 		return errLong
 	}
 	size, most := r.ContentLength, int64(maxBody)
-	if size < 0 { // not known
-		size, most = maxUnknown, maxUnknown
+	if size < 0 { // not known, and most likely short
+		size, most = shortBody, maxUnknown
 	}
-	if s.reading.Add(size) > maxReading {
-		s.reading.Add(-size)
-		return fmt.Errorf("%w: the bodies that are read now have %d bytes", errBusy, maxReading)
+	reserved := int64(0)
+	defer func() { s.reading.Add(-reserved) }()
+	reserve := func(n int64) error {
+		reserved += n
+		if s.reading.Add(n) > maxReading {
+			return fmt.Errorf("%w: the bodies that are read now have %d bytes", errBusy, maxReading)
+		}
+		return nil
 	}
-	defer s.reading.Add(-size)
+	if err := reserve(size); err != nil {
+		return err
+	}
 	b := buffers.Get().(*bytes.Buffer)
 	defer func() {
 		if b.Cap() <= keptBody {
@@ -165,7 +173,16 @@ func (s *Service) withBody(r *http.Request, use func(body []byte) error) error {
 		}
 	}()
 	b.Grow(int(min(max(r.ContentLength, 0), keptBody)) + bytes.MinRead)
-	switch n, err := b.ReadFrom(io.LimitReader(r.Body, most+1)); {
+	n, err := b.ReadFrom(io.LimitReader(r.Body, size+1))
+	if err == nil && n > size && size < most {
+		var more int64
+		if err := reserve(most - size); err != nil {
+			return err
+		}
+		more, err = b.ReadFrom(io.LimitReader(r.Body, most+1-n))
+		n += more
+	}
+	switch {
 	case err != nil:
 		return cut(err)
 	case n > most:

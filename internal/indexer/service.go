@@ -120,7 +120,7 @@ func (s *Service) serveHTTP(ctx context.Context, l net.Listener) error {
 		IdleTimeout:       5 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 1000},
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 1000, MaxReceiveBufferPerConnection: connWindow, MaxReceiveBufferPerStream: streamWindow},
 	}
 	server.Protocols.SetHTTP1(true)
 	server.Protocols.SetHTTP2(true)            // with TLS

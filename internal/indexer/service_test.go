@@ -3,6 +3,7 @@ package indexer
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"reflect"
 	"slices"
@@ -184,6 +185,17 @@ func TestBodiesAreBounded(t *testing.T) {
 	w.service.reading.Store(0)
 	if status, text := w.ask("POST", "/query", `{"token_ids":[1]}`); status != http.StatusOK {
 		t.Errorf("%d %s", status, text)
+	}
+	for _, c := range []struct{ n, want int }{{100, 200}, {shortBody + 100, 200}, {maxUnknown + 100, 413}} {
+		body := strings.Repeat(" ", c.n) + `{"token_ids":[1]}`
+		resp, err := http.Post(w.url+"/query", "application/json", io.MultiReader(strings.NewReader(body))) // without Content-Length
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != c.want {
+			t.Errorf("%d bytes without an announced length: %d, want %d", len(body), resp.StatusCode, c.want)
+		}
 	}
 	if n := w.service.reading.Load(); n != 0 {
 		t.Errorf("%d bytes are still being read", n)

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"log"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// applied is the number of block events so far.
+var applied atomic.Int64
+
+// load asks at a fixed rate over one HTTP/2 connection, and measures from the planned time of each question. It writes
+// frames itself: a client of net/http takes several times as long for a question as the service, on the same machine.
+func load(address, form string, rate int, duration time.Duration) result {
+	transport, what, _ := strings.Cut(form, "/")
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := io.WriteString(c, http2.ClientPreface); err != nil {
+		log.Fatal(err)
+	}
+	l := &loader{conn: c, out: http2.NewFramer(c, nil), in: http2.NewFramer(nil, c), sent: map[uint32]time.Duration{}, credit: 65535, began: time.Now()}
+	l.room = sync.NewCond(&l.mu)
+	must(l.out.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20}))
+	must(l.out.WriteWindowUpdate(0, 1<<30))
+	var bodies [][]byte
+	for n := range prompts {
+		b := body(what, n)
+		if transport == "grpc" {
+			b = append([]byte{0, byte(len(b) >> 24), byte(len(b) >> 16), byte(len(b) >> 8), byte(len(b))}, b...)
+		}
+		bodies = append(bodies, b)
+	}
+	head := headers(transport, what, address)
+	go l.read() // ends with the process
+	total := int(float64(rate) * duration.Seconds())
+	every := duration / time.Duration(total)
+	l.began = time.Now()
+	var buffer bytes.Buffer
+	frames := http2.NewFramer(&buffer, nil)
+	late := make([]time.Duration, 0, total)
+	for i := range total {
+		due := time.Duration(i) * every
+		for {
+			ahead := due - time.Since(l.began)
+			if ahead <= 0 {
+				break
+			}
+			if ahead > 200*time.Microsecond {
+				time.Sleep(ahead - 100*time.Microsecond)
+			} else {
+				time.Sleep(20 * time.Microsecond)
+			}
+		}
+		late = append(late, time.Since(l.began)-due)
+		stream, b := uint32(2*i+1), bodies[i%len(bodies)]
+		l.mu.Lock()
+		for l.credit < len(b) {
+			l.room.Wait()
+		}
+		l.credit -= len(b)
+		l.sent[stream] = due
+		buffer.Reset()
+		must(frames.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: head, EndHeaders: true}))
+		for len(b) > 16384 {
+			must(frames.WriteData(stream, false, b[:16384]))
+			b = b[16384:]
+		}
+		must(frames.WriteData(stream, true, b))
+		_, err := c.Write(buffer.Bytes())
+		l.mu.Unlock()
+		must(err)
+	}
+	for limit := time.Now().Add(5 * time.Second); time.Now().Before(limit); time.Sleep(10 * time.Millisecond) {
+		l.mu.Lock()
+		left := len(l.sent)
+		l.mu.Unlock()
+		if left == 0 {
+			break
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	slices.Sort(l.times)
+	slices.Sort(late)
+	at := func(list []time.Duration, share float64) float64 {
+		if len(list) == 0 {
+			return 0
+		}
+		return float64(list[min(int(share*float64(len(list))), len(list)-1)].Nanoseconds()) / 1000
+	}
+	return result{Asked: total, Failed: total - len(l.times) + l.bad, P50: at(l.times, .5), P90: at(l.times, .9), P99: at(l.times, .99), P999: at(l.times, .999), Late: at(late, .99)}
+}
+
+// loader is one connection.
+type loader struct {
+	conn    net.Conn
+	out, in *http2.Framer
+	began   time.Time
+
+	mu     sync.Mutex // guards the fields below, and writing
+	room   *sync.Cond // credit has grown
+	sent   map[uint32]time.Duration
+	times  []time.Duration
+	credit int // bytes that the service takes
+	bad    int // answers that are no success
+}
+
+// read reads answers.
+func (l *loader) read() {
+	decoder := hpack.NewDecoder(4096, nil)
+	for {
+		f, err := l.in.ReadFrame()
+		if err != nil {
+			log.Fatal(err)
+		}
+		switch f := f.(type) {
+		case *http2.SettingsFrame:
+			if !f.IsAck() {
+				l.mu.Lock()
+				must(l.out.WriteSettingsAck())
+				l.mu.Unlock()
+			}
+		case *http2.PingFrame:
+			if !f.IsAck() {
+				l.mu.Lock()
+				must(l.out.WritePing(true, f.Data))
+				l.mu.Unlock()
+			}
+		case *http2.WindowUpdateFrame:
+			if f.StreamID == 0 {
+				l.mu.Lock()
+				l.credit += int(f.Increment)
+				l.room.Signal()
+				l.mu.Unlock()
+			}
+		case *http2.HeadersFrame:
+			fields, err := decoder.DecodeFull(f.HeaderBlockFragment())
+			must(err)
+			for _, h := range fields {
+				if h.Name == ":status" && h.Value != "200" || h.Name == "grpc-status" && h.Value != "0" {
+					l.mu.Lock()
+					l.bad++
+					l.mu.Unlock()
+				}
+			}
+			if f.StreamEnded() {
+				l.end(f.StreamID)
+			}
+		case *http2.DataFrame:
+			if f.StreamEnded() {
+				l.end(f.StreamID)
+			}
+		case *http2.RSTStreamFrame:
+			log.Fatalf("the service reset a stream: %v", f.ErrCode)
+		case *http2.GoAwayFrame:
+			log.Fatalf("the service ends the connection: %v", f.ErrCode)
+		}
+	}
+}
+
+// end notes the end of an answer.
+func (l *loader) end(stream uint32) {
+	now := time.Since(l.began)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if due, ok := l.sent[stream]; ok {
+		l.times = append(l.times, now-due)
+		delete(l.sent, stream)
+	}
+}
+
+// headers returns the encoded header of a question. It uses no dynamic table, so it is the same for all.
+func headers(transport, what, address string) []byte {
+	path, kind := "/query_by_hash", "application/x-protobuf"
+	switch {
+	case transport == "grpc":
+		path, kind = "/warmpath.index.v1.Index/Score", "application/grpc"
+	case strings.HasPrefix(what, "json"):
+		kind = "application/json"
+	}
+	var b bytes.Buffer
+	e := hpack.NewEncoder(&b)
+	e.SetMaxDynamicTableSize(0)
+	for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", path}, {":authority", address}, {"content-type", kind}, {"te", "trailers"}} {
+		must(e.WriteField(hpack.HeaderField{Name: h[0], Value: h[1], Sensitive: true}))
+	}
+	return b.Bytes()
+}
+
+func must(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}

@@ -1,0 +1,303 @@
+// Command indexservice measures the index service: the time of questions over loopback HTTP/2, at a fixed rate, beside
+// events that are applied to the index. The service and the load run in a process each, so each can be bound to a core.
+//
+//	go build -o /tmp/indexservice ./indexservice
+//	/tmp/indexservice run 0 1     # the service on core 0, the load on core 1
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"log"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/indexer"
+	"github.com/warmpath/warmpath/internal/telemetry"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+const (
+	size    = 16      // tokens of a block
+	asked   = 512     // blocks of a question
+	workers = 8       // workers that have the prompts
+	cached  = 125_000 // blocks of each worker
+	prompts = 200     // different prompts that are asked about
+	vocab   = 150_000
+)
+
+func main() {
+	log.SetFlags(0)
+	switch args := os.Args[1:]; {
+	case len(args) == 2 && args[0] == "serve":
+		rate, err := strconv.Atoi(args[1])
+		if err != nil {
+			log.Fatal(err)
+		}
+		serve(rate)
+	case len(args) == 5 && args[0] == "load":
+		rate, err := strconv.Atoi(args[3])
+		if err != nil {
+			log.Fatal(err)
+		}
+		duration, err := time.ParseDuration(args[4])
+		if err != nil {
+			log.Fatal(err)
+		}
+		if err := json.NewEncoder(os.Stdout).Encode(load(args[1], args[2], rate, duration)); err != nil {
+			log.Fatal(err)
+		}
+	case len(args) >= 3 && args[0] == "run":
+		run(args[1], args[2], args[3:])
+	default:
+		log.Fatal("usage: indexservice run CORE-OF-THE-SERVICE CORE-OF-THE-LOAD [FORM@RATE…], such as grpc/keys@10000")
+	}
+}
+
+// prompt returns the tokens of a prompt, always the same ones.
+func prompt(n, tokens int) []block.Token {
+	r := rand.New(rand.NewPCG(uint64(n), 1))
+	out := make([]block.Token, tokens)
+	for i := range out {
+		out[i] = block.Token(r.IntN(vocab))
+	}
+	return out
+}
+
+// serve runs the service, and applies rate block events a second: half of them store a block, half of them remove one.
+func serve(rate int) {
+	f := fleet.New(fleet.Config{})
+	changes := indexer.NewChanges(f)
+	router, err := warmpath.New(warmpath.Options{Fleet: f, IndexChanged: changes.Made, Index: kvindex.Config{Seed: 7}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for i := range workers {
+		id := f.Put(fmt.Sprintf("http://10.0.0.%d:8000", i+1), fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m"}}, BlockSize: size})
+		f.SetTrust(f.Snapshot().ByID(id).Holders[0], fleet.TrustExact, "benchmark")
+	}
+	hasher, err := block.NewHasher(block.XXH3, size)
+	if err != nil {
+		log.Fatal(err)
+	}
+	var keys []block.Key
+	store := func(h fleet.Holder, tokens []block.Token) []uint64 {
+		s := kvindex.Stored{BlockSize: size, Tokens: tokens}
+		// Engines with the same seed give equal blocks equal hashes.
+		keys = hasher.Append(keys[:0], 99, 0, tokens, nil)
+		for _, k := range keys {
+			s.Hashes = append(s.Hashes, uint64(k))
+		}
+		router.Store(h, &s)
+		return s.Hashes
+	}
+	for h := range fleet.Holder(workers) {
+		for n := range prompts { // each worker has another part of each prompt
+			store(h, prompt(n, size*asked*(int(h)+1)/workers))
+		}
+		for n := prompts * asked / 2; n < cached; n += 512 {
+			store(h, prompt(1_000_000+int(h)*1000+n, size*512))
+		}
+	}
+	front, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	rpc, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	service := indexer.New(indexer.DefaultConfig(), indexer.Parts{Router: router, Fleet: f, Telemetry: telemetry.New(telemetry.DefaultConfig()), Log: slog.New(slog.DiscardHandler), Changes: changes})
+	runtime.GC()
+	fmt.Println(front.Addr(), rpc.Addr())
+	if rate > 0 {
+		go events(router, store, rate) // ends with the process
+	}
+	go func() { // reports its processor time for each line of its input, and ends with it
+		lines := bufio.NewScanner(os.Stdin)
+		for lines.Scan() {
+			var u syscall.Rusage
+			_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+			fmt.Println(time.Duration(u.Utime.Nano()+u.Stime.Nano()).Microseconds(), applied.Load())
+		}
+		os.Exit(0)
+	}()
+	if err := service.Serve(context.Background(), front, rpc); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// events stores and removes blocks in announcements of 32 blocks, as engine steps do.
+func events(router *warmpath.Router, store func(fleet.Holder, []block.Token) []uint64, rate int) {
+	const step = 32
+	type held struct {
+		h      fleet.Holder
+		hashes []uint64
+	}
+	var pool [][]block.Token
+	for n := range 512 {
+		pool = append(pool, prompt(2_000_000+n, size*step))
+	}
+	var queue []held
+	began, done := time.Now(), 0
+	for i := 0; ; i++ {
+		if ahead := time.Duration(float64(done)/float64(rate)*float64(time.Second)) - time.Since(began); ahead > time.Millisecond {
+			time.Sleep(ahead)
+		}
+		tokens := pool[i%len(pool)]
+		tokens[0]++ // another prompt
+		h := fleet.Holder(i % workers)
+		queue = append(queue, held{h, store(h, tokens)})
+		done += step
+		if len(queue) > 1000 {
+			router.Remove(queue[0].h, warmpath.Removed{Hashes: queue[0].hashes})
+			queue = queue[1:]
+			done += step
+		}
+		applied.Store(int64(done))
+	}
+}
+
+// result is what a load measured.
+type result struct {
+	Asked, Failed       int
+	P50, P90, P99, P999 float64 // microseconds from the planned time of a question to the end of its answer
+	Late                float64 // the 99th percentile of how late a question was sent
+}
+
+// body returns the body of a question about a prompt, in a form: keys, tokens (protobuf), json-keys or json-tokens.
+func body(form string, n int) []byte {
+	tokens := prompt(n, size*asked+1)
+	h, err := block.NewHasher(block.XXH3, size)
+	if err != nil {
+		log.Fatal(err)
+	}
+	keys := h.Append(nil, h.Root(block.Scope{Model: "m"}), 0, tokens, nil)
+	switch form {
+	case "json-tokens":
+		b, _ := json.Marshal(map[string]any{"model_name": "m", "token_ids": tokens})
+		return b
+	case "json-keys":
+		b, _ := json.Marshal(map[string]any{"model_name": "m", "block_hashes": keys, "block_size": size})
+		return b
+	}
+	out := []byte("\x0a\x01m")
+	if form == "tokens" {
+		var packed []byte
+		for _, t := range tokens {
+			packed = binary.AppendUvarint(packed, uint64(t))
+		}
+		out = binary.AppendUvarint(append(out, 2<<3|2), uint64(len(packed)))
+		return append(out, packed...)
+	}
+	out = binary.AppendUvarint(append(out, 3<<3|2), uint64(8*len(keys)))
+	for _, k := range keys {
+		out = binary.LittleEndian.AppendUint64(out, uint64(k))
+	}
+	return append(out, 4<<3, size)
+}
+
+// standard are the forms and rates that run measures.
+var standard = []string{"grpc/keys@10000", "grpc/tokens@10000", "h2/keys@5000", "h2/tokens@5000", "h2/json-keys@1000", "h2/json-tokens@1000"}
+
+// run measures each form at its rate, with and without events, and prints a table.
+func run(serviceCore, loadCore string, forms []string) {
+	self, err := os.Executable()
+	if err != nil {
+		log.Fatal(err)
+	}
+	if len(forms) == 0 {
+		forms = standard
+	}
+	const rounds, duration = 3, "2s"
+	fmt.Printf("| question | transport | questions/s | block events/s | p50 µs | p90 µs | p99 µs (all rounds) | failed | service µs a question | load late, p99 µs |\n|---|---|---|---|---|---|---|---|---|---|\n")
+	for _, events := range []int{0, 500_000} {
+		for _, one := range forms {
+			form, rate, _ := strings.Cut(one, "@")
+			var rows []row
+			for range rounds {
+				rows = append(rows, once(self, serviceCore, loadCore, form, rate, duration, events))
+			}
+			slices.SortFunc(rows, func(a, b row) int { return int(a.P99 - b.P99) })
+			r := rows[rounds/2]
+			transport, what, _ := strings.Cut(form, "/")
+			fmt.Printf("| %s | %s | %s | %.0f | %.0f | %.0f | %.0f (%.0f to %.0f) | %d | %.1f | %.0f |\n", what, transport, rate, r.events, r.P50, r.P90, r.P99, rows[0].P99, rows[rounds-1].P99, r.Failed, r.cpu, r.Late)
+		}
+	}
+}
+
+type row struct {
+	result
+	events float64 // applied a second
+	cpu    float64 // processor time of the service for a question, in microseconds
+}
+
+// once measures one form.
+func once(self, serviceCore, loadCore, form, rate, duration string, events int) row {
+	service := exec.Command("taskset", "-c", serviceCore, self, "serve", strconv.Itoa(events))
+	service.Env, service.Stderr = append(os.Environ(), "GOMAXPROCS=1"), os.Stderr
+	in, err := service.StdinPipe()
+	if err != nil {
+		log.Fatal(err)
+	}
+	out, err := service.StdoutPipe()
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := service.Start(); err != nil {
+		log.Fatal(err)
+	}
+	lines := bufio.NewReader(out)
+	var front, rpc string
+	if _, err := fmt.Fscan(lines, &front, &rpc); err != nil {
+		log.Fatal(err)
+	}
+	figures := func() (cpu, events int64) {
+		fmt.Fprintln(in)
+		if _, err := fmt.Fscan(lines, &cpu, &events); err != nil {
+			log.Fatal(err)
+		}
+		return cpu, events
+	}
+	address := front
+	if strings.HasPrefix(form, "grpc") {
+		address = rpc
+	}
+	measure := func(duration string) (r row) {
+		began := time.Now()
+		cpu, applied := figures()
+		c := exec.Command("taskset", "-c", loadCore, self, "load", address, form, rate, duration)
+		c.Env, c.Stderr = append(os.Environ(), "GOMAXPROCS=1"), os.Stderr
+		text, err := c.Output()
+		if err != nil {
+			log.Fatal(err)
+		}
+		if err := json.Unmarshal(text, &r.result); err != nil {
+			log.Fatal(err)
+		}
+		cpu2, applied2 := figures()
+		r.events = float64(applied2-applied) / time.Since(began).Seconds()
+		r.cpu = float64(cpu2-cpu) / float64(max(r.Asked, 1))
+		return r
+	}
+	measure("500ms") // so that pools and connections are warm
+	r := measure(duration)
+	_ = in.Close()
+	_ = service.Wait()
+	return r
+}
