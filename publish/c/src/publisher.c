@@ -480,6 +480,14 @@ static int rank_endpoint(const char *what, const char *endpoint, uint32_t rank, 
     return WARMPATH_KV_OK;
 }
 
+static int colons(const char *endpoint) {
+    int n = 0;
+    for (; *endpoint != '\0'; endpoint++) {
+        n += *endpoint == ':';
+    }
+    return n;
+}
+
 /* Opens a socket, and puts the real port into endpoint. */
 static int open_socket(warmpath_kv_publisher *p, int type, bool connect, int hwm, char endpoint[MAX_ENDPOINT], void **socket) {
     int none = 0, one = 1;
@@ -492,7 +500,7 @@ static int open_socket(warmpath_kv_publisher *p, int type, bool connect, int hwm
     zmq_setsockopt(*socket, ZMQ_SNDHWM, &hwm, sizeof hwm);
     zmq_setsockopt(*socket, ZMQ_MAXMSGSIZE, &most, sizeof most);
     zmq_setsockopt(*socket, ZMQ_TCP_KEEPALIVE, &one, sizeof one);
-    if (strncmp(endpoint, "tcp://", 6) == 0 && strchr(endpoint + 6, ':') != strrchr(endpoint, ':')) {
+    if (colons(endpoint) > 2) { /* an IPv6 address */
         zmq_setsockopt(*socket, ZMQ_IPV6, &one, sizeof one);
     }
     if (type == ZMQ_ROUTER) {
