@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -275,6 +277,25 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 	}
 	if _, err := HashBlocks(nil, 1, []byte{1}, "", ""); !errors.Is(err, ErrInvalid) {
 		t.Errorf("a parent of one byte: %v", err)
+	}
+}
+
+func TestTheLibrariesHaveOneVersion(t *testing.T) {
+	versions := map[string]string{}
+	for path, pattern := range map[string]string{
+		"python/src/warmpath_publish/__init__.py": `(?m)^__version__ = "(.*)"$`,
+		"c/include/warmpath_kv.h":                 `(?m)^#define WARMPATH_KV_VERSION "(.*)"$`,
+	} {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m := regexp.MustCompile(pattern).FindSubmatch(text); m != nil {
+			versions[string(m[1])] = path
+		}
+	}
+	if len(versions) != 1 {
+		t.Errorf("versions %v", versions)
 	}
 }
 
