@@ -26,6 +26,12 @@ type Peer struct {
 	forgotten uint64
 	spare     []*told
 
+	delay                time.Duration // see SetDelay
+	lastAt               int64         // when the last placement came, Unix nanoseconds; 0 is never
+	gap                  float64       // mean nanoseconds between two placements; 0 is not known
+	uncached             float64       // mean uncached tokens of a placement
+	unseen, unseenTokens int64         // the part of the router's herd that comes from this peer
+
 	urls       map[string]fleet.WorkerID // workers by the addresses that the peer used, in the fleet of that generation
 	generation uint64
 
@@ -111,6 +117,7 @@ func (p *Peer) Add(pl *Placement, now int64) (ok bool) {
 		}
 	}()
 	p.insert(t)
+	p.arrived(t.uncached, now)
 	p.route(t, pl, c)
 	notified = true
 	if pl.PrefillCompleted {
@@ -375,6 +382,11 @@ func (p *Peer) Retain(keep func(id uint64) bool, now int64) (dropped int) {
 			dropped++
 		}
 		t = next
+	}
+	if len(p.requests) == 0 {
+		p.expectUnseen(0)
+	} else if p.gap > 0 {
+		p.expectUnseen(max(p.gap, float64(now-p.lastAt)))
 	}
 	return dropped
 }

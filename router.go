@@ -23,6 +23,7 @@ type Router struct {
 	scouts    atomic.Pointer[map[scoutKey]*scout]
 	weigher   *policy.Weigher
 	placed    atomic.Uint64 // the number of requests that Options.Observer was told of
+	herd      herd
 
 	// indexes by base model. Readers load the map. A writer holds mu, copies the map and swaps the copy in. The map of
 	// scouts is changed in the same way.
@@ -231,12 +232,14 @@ func (r *Router) choose(d *Decision, snap *fleet.Snapshot, l *leg, req *Request)
 	pool, turn := l.pool, d.query.Turn
 	partial := r.gather(d, snap, pool, req)
 	d.noteFacts(snap, l, req)
+	d.avoid(req)
 	choice := d.policy.Choose(&d.query, d.Candidates)
 	if partial && (choice.Index < 0 || !eligible(&d.Candidates[choice.Index])) { // no candidate may take the request: look at all holders
 		d.query.Turn = turn
 		d.begin(len(pool.Holders))
 		d.addAll(snap, pool)
 		d.noteFacts(snap, l, req)
+		d.avoid(req)
 		choice = d.policy.Choose(&d.query, d.Candidates)
 	} else if partial && !d.take {
 		d.addRest(snap, pool)

@@ -92,10 +92,12 @@ func (w *world) connect(p *pool) {
 		return
 	}
 	for i, v := range p.views {
+		v.router.SetReplicas(i, len(p.views))
 		v.peers = make([]*warmpath.Peer, len(p.views))
 		for j := range p.views {
 			if i != j {
 				v.peers[j] = v.router.NewPeer()
+				v.peers[j].SetDelay(w.cfg.SyncDelay)
 			}
 		}
 	}
