@@ -106,6 +106,7 @@ func (x *Index) appendHeld(list []Held, h *holder, at spot, n uint32, st state) 
 	if up := b.before(at); up != 0 {
 		held.Parent, _ = b.hash(up)
 	}
+	held.Keys, held.Hashes = make([]block.Key, 0, n), make([]uint64, 0, n)
 	for k := range spot(n) {
 		hash, _ := b.hash(at + k)
 		held.Keys, held.Hashes = append(held.Keys, b.key(at+k)), append(held.Hashes, hash)

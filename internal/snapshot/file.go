@@ -41,7 +41,7 @@ func Save(ctx context.Context, path string, feed *kvfeed.Feed, version string) (
 
 func fillFile(ctx context.Context, f *os.File, feed *kvfeed.Feed, version string) (holders, blocks int, err error) {
 	out := bufio.NewWriterSize(f, 1<<20)
-	holders, blocks, err = Write(ctx, out, feed, feed.Places(), version)
+	holders, blocks, err = Write(ctx, out, feed, feed.Places(), version, false)
 	switch {
 	case err != nil:
 		return holders, blocks, err

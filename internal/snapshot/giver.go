@@ -77,7 +77,7 @@ func (g *Giver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer g.end(peer)
 	w.Header().Set("Content-Type", contentType)
 	began := time.Now()
-	given, blocks, err := Write(r.Context(), &paced{w, http.NewResponseController(w)}, g.feed, places, g.version)
+	given, blocks, err := Write(r.Context(), &paced{w, http.NewResponseController(w)}, g.feed, places, g.version, true)
 	if err != nil {
 		g.counts.broken.Add(1)
 		g.log.Warn("a snapshot of the index was not given as a whole", "peer", r.RemoteAddr, "error", err)
@@ -160,9 +160,19 @@ func placesOf(holders []string) (places []kvfeed.Place, err error) {
 // holderParameter is the inverse of placesOf.
 func holderParameter(p kvfeed.Place) string { return strconv.Itoa(p.Rank) + "@" + p.Worker }
 
-// Write writes a snapshot of the feed's holders at these places. It takes the memory of one holder at a time. It
+// rest waits as long as the work before it took, or until ctx ends.
+func rest(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// Write writes a snapshot of the feed's holders at these places. If pause is true, it works half of the time: requests need the cores, too. It takes the memory of one holder at a time. It
 // returns the number of written holders and blocks.
-func Write(ctx context.Context, to io.Writer, feed *kvfeed.Feed, places []kvfeed.Place, version string) (holders, blocks int, err error) {
+func Write(ctx context.Context, to io.Writer, feed *kvfeed.Feed, places []kvfeed.Place, version string, pause bool) (holders, blocks int, err error) {
 	w, err := NewWriter(to, Header{Router: version, Created: time.Now().Unix()})
 	if err != nil {
 		return 0, 0, err
@@ -172,7 +182,11 @@ func Write(ctx context.Context, to io.Writer, feed *kvfeed.Feed, places []kvfeed
 		if ctx.Err() != nil {
 			return holders, blocks, context.Cause(ctx)
 		}
+		began := time.Now()
 		c, err := feed.Checkpoint(p)
+		if err == nil && pause {
+			rest(ctx, time.Since(began))
+		}
 		if err != nil {
 			err = w.Skipped(Skipped{p.Worker, p.Rank, err.Error()})
 		} else {
