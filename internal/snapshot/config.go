@@ -17,7 +17,7 @@ type Config struct {
 	// are none.
 	Peers []string `yaml:"peers"`
 	// PeerTimeout bounds how long a start waits for the index of peers, all of them together. Requests are served
-	// meanwhile. 2 s is enough for some 4 M blocks over a local network. After it the router reads the engines'
+	// meanwhile. A million blocks take about a second over a local network. After it the router reads the engines'
 	// histories.
 	PeerTimeout time.Duration `yaml:"peer_timeout"`
 	// SnapshotFile is a file to which the router writes its index when it stops, and regularly. It reads the file when
@@ -32,7 +32,7 @@ type Config struct {
 
 // DefaultConfig has no peers and no file.
 func DefaultConfig() Config {
-	return Config{Peers: []string{}, PeerTimeout: 2 * time.Second, SnapshotInterval: time.Minute}
+	return Config{Peers: []string{}, PeerTimeout: 5 * time.Second, SnapshotInterval: time.Minute}
 }
 
 // Validate returns all problems of c. Each begins with the name of its field.

@@ -170,8 +170,9 @@ func rest(ctx context.Context, d time.Duration) {
 	}
 }
 
-// Write writes a snapshot of the feed's holders at these places. If pause is true, it works half of the time: requests need the cores, too. It takes the memory of one holder at a time. It
-// returns the number of written holders and blocks.
+// Write writes a snapshot of the feed's holders at these places. If pause is true, it works half of the time: requests
+// need the cores, too. It takes the memory of one holder at a time. It returns the number of written holders and
+// blocks.
 func Write(ctx context.Context, to io.Writer, feed *kvfeed.Feed, places []kvfeed.Place, version string, pause bool) (holders, blocks int, err error) {
 	w, err := NewWriter(to, Header{Router: version, Created: time.Now().Unix()})
 	if err != nil {
