@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/token"
@@ -341,6 +342,10 @@ func (r *reader) list(node ast.Node, v reflect.Value) {
 }
 
 func (r *reader) scalar(node ast.Node, v reflect.Value) {
+	if url, ok := splitURL(node); ok && v.Kind() == reflect.String {
+		v.SetString(url)
+		return
+	}
 	if _, ok := node.(ast.ScalarNode); !ok {
 		r.mistake(position(node), found(node)+" where "+kindName(v.Type())+" is expected")
 		return
@@ -355,4 +360,21 @@ func (r *reader) scalar(node ast.Node, v reflect.Value) {
 	if err != nil {
 		r.mistake(position(node), err.Error())
 	}
+}
+
+// splitURL returns a URL that the parser took for a key with a value. In a list inside of braces, such as
+// {routes: [nats-route://host:4248]}, it takes the port for the value, although YAML 1.2 asks for a space after a key's
+// colon.
+func splitURL(node ast.Node) (url string, ok bool) {
+	m, ok := node.(*ast.MappingNode)
+	if !ok || len(m.Values) != 1 {
+		return "", false
+	}
+	key, value := m.Values[0].Key.GetToken(), m.Values[0].Value
+	if _, number := value.(*ast.IntegerNode); !number || !strings.Contains(key.Value, "://") {
+		return "", false
+	}
+	at, port := key.Position, value.GetToken()
+	adjacent := at.Line == port.Position.Line && port.Position.Column == at.Column+utf8.RuneCountInString(key.Value)+1
+	return key.Value + ":" + port.Value, adjacent
 }

@@ -12,9 +12,9 @@ const (
 	// placedDelay is how long a request that was placed waits for others before the peers are told. It is far below the
 	// time of an engine's step, and ten requests in it cost as much as one.
 	placedDelay = time.Millisecond
-	// endedDelay is the same for the end of a prefill and of a request. A load that is counted for a few milliseconds too
-	// long harms less than a packet for each.
-	endedDelay = 10 * time.Millisecond
+	// endedDelay is the same for the end of a prefill and of a request. It is the time of one or two engine steps: a load
+	// that is counted so much too long harms less than a packet for each end.
+	endedDelay = 25 * time.Millisecond
 	// heartbeatInterval is the time between two heartbeats. Five of them may be lost before deadAfter.
 	heartbeatInterval = 300 * time.Millisecond
 	// spentInterval is the time between two tellings of what tenants have spent. In this time each router may spend what

@@ -34,12 +34,12 @@ func TestARequestCountsAtAllRouters(t *testing.T) {
 			done(next)
 		}
 		d.FirstToken(time.Now().UnixNano())
-		testenv.Pass(20 * time.Millisecond)
+		testenv.Pass(40 * time.Millisecond)
 		if diff := cmp.Diff(one.loads(), two.loads()); diff != "" || two.loads()[0].PrefillTokens+two.loads()[1].PrefillTokens != 0 {
 			t.Errorf("after the prefill: %s", diff)
 		}
 		done(d)
-		testenv.Pass(20 * time.Millisecond)
+		testenv.Pass(40 * time.Millisecond)
 		if two.requests() != 0 || one.requests() != 0 {
 			t.Errorf("after the end the other router has %d requests", two.requests())
 		}
@@ -140,7 +140,7 @@ func TestALostEndIsRepaired(t *testing.T) {
 		testenv.Pass(10 * time.Millisecond)
 		b.set(func() { b.loss = 1 })
 		done(d)
-		testenv.Pass(20 * time.Millisecond)
+		testenv.Pass(40 * time.Millisecond)
 		b.set(func() { b.loss = 0 })
 		if two.requests() != 1 {
 			t.Fatal("the test lost nothing")
@@ -273,16 +273,16 @@ func TestARecordingIsNotTaken(t *testing.T) {
 		one, two := b.join(t, cfg, 1, nil), b.join(t, cfg, 1, nil)
 		testenv.Pass(time.Second)
 		d := one.route(1, 100, "")
-		testenv.Pass(20 * time.Millisecond)
+		testenv.Pass(40 * time.Millisecond)
 		done(d)
-		testenv.Pass(20 * time.Millisecond)
+		testenv.Pass(40 * time.Millisecond)
 		again := func(when string) {
 			b.set(func() {
 				for _, packet := range recorded {
 					b.deliver(two.sync, packet)
 				}
 			})
-			testenv.Pass(20 * time.Millisecond)
+			testenv.Pass(40 * time.Millisecond)
 			if two.requests() != 0 || two.sync.Status().Counts.Dropped[string(dropOld)] == 0 {
 				t.Errorf("%s: %d requests, dropped %v", when, two.requests(), two.sync.Status().Counts.Dropped)
 			}
@@ -294,7 +294,7 @@ func TestARecordingIsNotTaken(t *testing.T) {
 		changed := bytes.Clone(recorded[0])
 		changed[28] += 77 // a later number, with the old signature
 		b.set(func() { b.deliver(two.sync, changed) })
-		testenv.Pass(20 * time.Millisecond)
+		testenv.Pass(40 * time.Millisecond)
 		if two.sync.Status().Counts.Dropped[string(dropSignature)] != 1 {
 			t.Errorf("a changed packet: %v", two.sync.Status().Counts.Dropped)
 		}
@@ -321,12 +321,12 @@ func TestUnknownKindsFieldsAndVersionsAreSkipped(t *testing.T) {
 		}
 		testenv.Pass(time.Second)
 		d := one.route(1, 100, "")
-		testenv.Pass(20 * time.Millisecond)
+		testenv.Pass(40 * time.Millisecond)
 		if two.requests() != 1 || two.sync.Status().Counts.Dropped[string(dropUnknown)] == 0 {
 			t.Errorf("%d requests, %v", two.requests(), two.sync.Status().Counts.Dropped)
 		}
 		done(d)
-		testenv.Pass(20 * time.Millisecond)
+		testenv.Pass(40 * time.Millisecond)
 		if two.requests() != 0 {
 			t.Errorf("%d requests at the end", two.requests())
 		}
@@ -337,7 +337,7 @@ func TestUnknownKindsFieldsAndVersionsAreSkipped(t *testing.T) {
 			}
 		})
 		d = one.route(2, 100, "")
-		testenv.Pass(20 * time.Millisecond)
+		testenv.Pass(40 * time.Millisecond)
 		if two.requests() != 0 || two.sync.Status().Counts.Dropped[string(dropVersion)] == 0 {
 			t.Errorf("another version: %d requests, %v", two.requests(), two.sync.Status().Counts.Dropped)
 		}

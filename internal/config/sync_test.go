@@ -1,0 +1,72 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// checkSync reads a file with the settings of sync, and returns the error's text.
+func checkSync(t *testing.T, text string) (*Config, string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "f.yaml")
+	if err := os.WriteFile(file, []byte("workers: [{url: http://w:1}]\nsync: "+text+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := Load(file, nil)
+	if err != nil {
+		return nil, err.Error()
+	}
+	return cfg, ""
+}
+
+func TestSyncIsWrittenOnOneLine(t *testing.T) {
+	cfg, problem := checkSync(t, "{nats: nats://host:4222}")
+	if problem != "" || cfg.Sync.NATS != "nats://host:4222" {
+		t.Error(problem)
+	}
+	cfg, problem = checkSync(t, "{embedded: true, listen: 127.0.0.1:4248, routes: [nats-route://other:4248]}")
+	if problem != "" || !slices.Equal(cfg.Sync.Routes, []string{"nats-route://other:4248"}) {
+		t.Error(problem)
+	}
+	if _, problem = checkSync(t, "{embedded: true, routes: [nats-route://other: 4248]}"); problem == "" {
+		t.Error("a key with a value is taken for a route")
+	}
+}
+
+func TestMistakesInSyncAreFound(t *testing.T) {
+	for text, want := range map[string]string{
+		"{nats: nats://h:1, embedded: true}":                           "sync.embedded: sync.nats is set, too",
+		"{nats: http://h:1}":                                           "sync.nats: the scheme",
+		"{nats: \"nats://u:s3cret-password@\"}":                        "sync.nats: the URL names no host",
+		"{routes: [nats-route://h:1]}":                                 "sync.routes: only an embedded server has routes",
+		"{embedded: true, routes: [nats-route://h]}":                   "sync.routes[0]: the URL names no port",
+		"{embedded: true, listen: nowhere}":                            "sync.listen: \"nowhere\" is not host:port",
+		"{embedded: true, token: s3cret-token}":                        "sync.token: an embedded server asks for user and password",
+		"{nats: nats://h:1, key: s3cret}":                              "sync.key: 6 characters are too few",
+		"{nats: nats://h:1, group: \"a.b\"}":                           "sync.group:",
+		"{nats: nats://h:1, user: u}":                                  "sync.user: user and password belong together",
+		"{nats: nats://h:1, key_file: /nowhere}":                       "sync.key_file:",
+		"{nats: nats://h:1, tls: {cert_file: a}}":                      "sync.tls: cert_file and key_file belong together",
+		"{nats: nats://h:1, token: s3cret-token, credentials_file: f}": "sync.user: keep one of",
+	} {
+		_, problem := checkSync(t, text)
+		if !strings.Contains(problem, want) || strings.Contains(problem, "s3cret") {
+			t.Errorf("%s: %s, want %s", text, problem, want)
+		}
+	}
+}
+
+func TestSecretsOfSyncComeFromTheEnvironment(t *testing.T) {
+	t.Setenv(EnvSyncKey, "0123456789abcdef")
+	t.Setenv(EnvSyncPassword, "a password")
+	cfg, problem := checkSync(t, "{nats: nats://h:1, user: u}")
+	if problem != "" || cfg.Sync.Key != "0123456789abcdef" || cfg.Sync.Password != "a password" {
+		t.Error(problem)
+	}
+	if cfg, problem = checkSync(t, "{}"); problem != "" || cfg.Sync.Key != "" {
+		t.Errorf("without sync the variable counts: %s", problem)
+	}
+}

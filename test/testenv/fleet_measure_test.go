@@ -1,0 +1,224 @@
+package testenv_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/test/testenv"
+)
+
+// measured is what a fleet of routers did with a workload.
+type measured struct {
+	requests int
+	hit      float64       // share of prompt tokens that were cached, as the engines report
+	first    float64       // mean time to the first token, milliseconds
+	cpu      time.Duration // of all routers
+	sent     float64       // packets of sync for each request
+}
+
+// fleetTime is how long each fleet serves: 6 s, or $WARMPATH_FLEET_TIME. fleetRuns is how often, and
+// $WARMPATH_FLEET_RATE is the number of requests a second.
+func fleetTime(t *testing.T) (length time.Duration, runs int, rate float64) {
+	t.Helper()
+	length, runs, rate = 6*time.Second, 1, 25
+	if text := os.Getenv("WARMPATH_FLEET_TIME"); text != "" {
+		var err error
+		if length, err = time.ParseDuration(text); err != nil {
+			t.Fatal(err)
+		}
+		runs = 3
+	}
+	if text := os.Getenv("WARMPATH_FLEET_RATE"); text != "" {
+		var err error
+		if rate, err = strconv.ParseFloat(text, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return length, runs, rate
+}
+
+// Four routers that share their requests find as much in the engines' caches as one router in front of the same engines.
+// The log has the figures of bench/results/replicas.md: WARMPATH_FLEET_TIME=20s measures three times as long, and also
+// four routers that do not share.
+func TestRoutersTogetherPlaceAsOne(t *testing.T) {
+	testenv.Binary(t)
+	length, runs, rate := fleetTime(t)
+	arms := []string{"one", "four with sync"}
+	if runs > 1 {
+		arms = append(arms, "four without sync", "four with embedded servers")
+	}
+	results := map[string][]measured{}
+	for run := range runs {
+		for _, arm := range arms {
+			ok := t.Run(fmt.Sprintf("%s %d", arm, run), func(t *testing.T) {
+				results[arm] = append(results[arm], measure(t, arm, length, rate, uint64(run)))
+			})
+			if !ok {
+				return
+			}
+		}
+	}
+	median := func(arm string, of func(m measured) float64) float64 {
+		var all []float64
+		for _, m := range results[arm] {
+			all = append(all, of(m))
+		}
+		slices.Sort(all)
+		return all[len(all)/2]
+	}
+	for _, arm := range arms {
+		t.Logf("%-28s hit rate %.2f %%, first token %.1f ms, CPU %.3f ms a request, %.2f packets a request", arm,
+			100*median(arm, func(m measured) float64 { return m.hit }), median(arm, func(m measured) float64 { return m.first }),
+			median(arm, func(m measured) float64 { return m.cpu.Seconds() * 1e3 / float64(m.requests) }), median(arm, func(m measured) float64 { return m.sent }))
+	}
+	hit := func(m measured) float64 { return m.hit }
+	if one, four := median("one", hit), median("four with sync", hit); four < one-0.03 {
+		t.Errorf("the hit rate of four routers is %.3f, that of one %.3f", four, one)
+	}
+}
+
+// measure starts routers and engines, and sends a workload.
+func measure(t *testing.T, arm string, length time.Duration, rate float64, seed uint64) (m measured) {
+	t.Helper()
+	n, port := 4, testenv.FreePort(t)
+	sync := func(int) string { return "{}" }
+	switch arm {
+	case "one":
+		n = 1
+	case "four with sync":
+		natsServer(t, port)
+		sync = func(int) string { return fmt.Sprintf(`{nats: "nats://127.0.0.1:%d"}`, port) }
+	case "four with embedded servers":
+		ports := []int{port, testenv.FreePort(t), testenv.FreePort(t), testenv.FreePort(t)}
+		sync = func(i int) string {
+			return fmt.Sprintf("{embedded: true, listen: 127.0.0.1:%d, routes: [nats-route://127.0.0.1:%d]}", ports[i], port)
+		}
+	}
+	r := startRouters(t, n, startEngines(t, 8), sync)
+	if strings.Contains(arm, "sync") && arm != "four without sync" || strings.Contains(arm, "embedded") {
+		r.together(t, n-1)
+	}
+	before := r.cpu(t)
+	workload(t, r, length, rate, seed)
+	m.cpu = r.cpu(t) - before
+	for _, g := range r.all {
+		m.sent += metric(t, g, "warmpath_sync_packets_sent_total")
+	}
+	for _, g := range r.all {
+		g.Stop(syscall.SIGTERM)
+	}
+	prompt, cached, first := 0, 0, 0.0
+	for _, file := range r.logs {
+		for _, d := range decisionsIn(t, file) {
+			if d.Status != http.StatusOK || d.Reported == nil {
+				t.Errorf("a request was answered with %d", d.Status)
+				continue
+			}
+			m.requests++
+			prompt += d.Prompt
+			cached += *d.Reported
+			first += d.FirstMS
+		}
+	}
+	if m.requests == 0 {
+		t.Fatal("no requests")
+	}
+	m.hit, m.first, m.sent = float64(cached)/float64(prompt), first/float64(m.requests), m.sent/float64(m.requests)
+	t.Logf("%s: %d requests, hit rate %.4f, first token %.1f ms, CPU %v, %.2f packets a request", arm, m.requests, m.hit, m.first, m.cpu, m.sent)
+	return m
+}
+
+// workload sends turns of conversations, each to a random router, at a rate in requests a second.
+func workload(t *testing.T, r *routers, length time.Duration, rate float64, seed uint64) {
+	t.Helper()
+	type talk struct {
+		busy    sync.Mutex
+		history []message
+	}
+	random := rand.New(rand.NewPCG(seed, 3))
+	talks := make([]*talk, 60)
+	for i := range talks {
+		talks[i] = &talk{}
+	}
+	var wg sync.WaitGroup
+	began, at := time.Now(), time.Duration(0)
+	for at < length {
+		at += time.Duration(random.ExpFloat64() / rate * float64(time.Second))
+		i, router, words := random.IntN(len(talks)), random.IntN(len(r.all)), 50+random.IntN(200)
+		timer := time.NewTimer(time.Until(began.Add(at)))
+		<-timer.C
+		wg.Go(func() { // ends with the answer; waited for below
+			c := talks[i]
+			c.busy.Lock() // one turn after the other
+			defer c.busy.Unlock()
+			if len(c.history) == 0 || len(c.history) > 12 {
+				c.history = []message{{"system", strings.Repeat(fmt.Sprintf("You are assistant %d. ", i%6), 120)}}
+			}
+			c.history = append(c.history, message{"user", fmt.Sprintf("Talk %d says %d: %s", i, at, strings.Repeat("why? ", words))})
+			a := (&mockFleet{Gateway: r.all[router]}).chat(t, c.history, `,"stream":true,"stream_options":{"include_usage":true}`)
+			c.history = append(c.history, message{"assistant", a.text})
+		})
+	}
+	wg.Wait()
+}
+
+// cpu returns the CPU time of all routers.
+func (r *routers) cpu(t *testing.T) (sum time.Duration) {
+	t.Helper()
+	for _, g := range r.all {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", g.PID()))
+		if err != nil {
+			t.Skip("the CPU time of processes is read from /proc")
+		}
+		fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+		for _, f := range fields[11:13] { // user and system time, in ticks of 10 ms
+			ticks, err := strconv.Atoi(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sum += time.Duration(ticks) * 10 * time.Millisecond
+		}
+	}
+	return sum
+}
+
+// metric returns the value of a metric without labels; 0 if there is none.
+func metric(t *testing.T, g *testenv.Gateway, name string) float64 {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, g.Admin+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for one := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(strings.TrimSpace(one), name+" "); ok {
+			n, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+	}
+	return 0
+}
