@@ -31,8 +31,15 @@ func (t PeerTLS) Validate() error {
 	return err
 }
 
-// Client reads the files, and returns the configuration of a TLS client. Without files it is the machine's.
-func (t PeerTLS) Client() (*tls.Config, error) { return (&tlsFiles{from: t}).read() }
+// Client returns the TLS configuration of a client, from the present content of the files.
+func (t PeerTLS) Client() (*tls.Config, error) {
+	c, err := (&tlsFiles{from: t}).read()
+	if err != nil {
+		return nil, err
+	}
+	c.MinVersion = max(c.MinVersion, tls.VersionTLS12)
+	return c, nil
+}
 
 // tlsFiles keeps the content of the files of a PeerTLS.
 type tlsFiles struct {
