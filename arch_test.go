@@ -26,7 +26,7 @@ var layers = [][]string{
 	{"internal/admin"},
 	{"internal/gateway", "internal/indexer", "internal/mockengine", "internal/sim", "internal/loadgen", "internal/doctor"},
 	{"internal/tokens/inprocess", "internal/telemetry", "internal/snapshot"},
-	{"internal/proxy", "kvfeed", "publish", "internal/discovery", "internal/tokens", "internal/report", "internal/replica"},
+	{"internal/proxy", "kvfeed", "publish", "internal/discovery", "internal/tokens", "internal/report", "internal/replica", "internal/sharedindex"},
 	{"internal/connector"},
 	{"internal/api", "internal/queue", "internal/tenant", "internal/engine", "internal/workload"},
 	{"", "internal/zmtp"}, // "" is the root package, the Router
@@ -63,6 +63,7 @@ var rules = []struct {
 	{"google.golang.org/grpc", []string{"internal/indexer"}, "gRPC is the index service's business"},
 	{"google.golang.org/grpc/", []string{"internal/indexer"}, "gRPC is the index service's business"},
 	{"google.golang.org/protobuf/", []string{"internal/indexer"}, "the messages of the index service are encoded there"},
+	{"github.com/valkey-io/", []string{"internal/sharedindex"}, "one heavy dependency, one home"},
 	{"go.starlark.net/", []string{"policy/script"}, "one heavy dependency, one home"},
 	{"github.com/nats-io/", []string{"internal/replica"}, "one heavy dependency, one home"},
 	{module + "/policy", []string{"", "cmd/warmpath", "internal/admin", "internal/app", "internal/config", "internal/config/migrate", "internal/gateway", "internal/sim", "policy/peers", "policy/script"}, "sources of facts, such as internal/discovery, put them into the fleet's types, and know no policy"},

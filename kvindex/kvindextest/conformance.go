@@ -1,6 +1,7 @@
 package kvindextest
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/warmpath/warmpath/kvindex"
@@ -12,6 +13,20 @@ import (
 func Conformance(t *testing.T, make Maker) {
 	for _, c := range conformance {
 		t.Run(c.name, func(t *testing.T) { c.run(newRig(t, make, c.size, c.config)) })
+	}
+}
+
+// ConformanceWithout is [Conformance] without the cases of the given names: what an index cannot do.
+func ConformanceWithout(t *testing.T, make Maker, names ...string) {
+	for _, name := range names {
+		if !slices.ContainsFunc(conformance, func(c conformanceCase) bool { return c.name == name }) {
+			t.Errorf("there is no case %q", name)
+		}
+	}
+	for _, c := range conformance {
+		if !slices.Contains(names, c.name) {
+			t.Run(c.name, func(t *testing.T) { c.run(newRig(t, make, c.size, c.config)) })
+		}
 	}
 }
 

@@ -1,0 +1,106 @@
+package sharedindex
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+// description is what a writer says of its holders, as JSON under a key of its own. The key lives for Config.Lease
+// after the writer's last sign of life.
+type description struct {
+	Version int           `json:"version"`
+	Writer  string        `json:"writer"`
+	Serial  uint64        `json:"serial"` // grows with each change of the description
+	Holders []holderEntry `json:"holders"`
+}
+
+const (
+	descriptionVersion = 1
+	maxDescription     = 32 << 20 // bytes
+	maxHolders         = 1 << 17  // in all descriptions
+)
+
+// holderEntry is one holder of a description.
+type holderEntry struct {
+	URL       string `json:"url"`
+	Rank      int    `json:"rank"`
+	Model     string `json:"model"`      // the base model
+	BlockSize int    `json:"block_size"` // tokens
+	Algorithm string `json:"algorithm"`  // of the blocks' keys
+	Slot      uint32 `json:"slot"`       // what entries of records call the holder; 0: it has none yet
+	// Trust is how far the writer's own index can be believed, and Why is the reason.
+	Trust        string       `json:"trust"`
+	Why          string       `json:"why,omitempty"`
+	Groups       []groupEntry `json:"groups,omitempty"`
+	AnyTierOrder bool         `json:"any_tier_order,omitempty"`
+	Unprovable   bool         `json:"unprovable,omitempty"`
+}
+
+// groupEntry is one cache group of a holder. Planes of records refer to groups by their place in the list.
+type groupEntry struct {
+	Group     int    `json:"group"`
+	Attention string `json:"attention"`
+	Window    int    `json:"window,omitempty"`     // tokens
+	BlockSize int    `json:"block_size,omitempty"` // tokens
+}
+
+// decodeDescription decodes a description that somebody wrote. Fields that it does not know are left out.
+func decodeDescription(text string) (*description, error) {
+	if len(text) > maxDescription {
+		return nil, fmt.Errorf("a description of %d bytes is too long", len(text))
+	}
+	d := new(description)
+	if err := json.Unmarshal([]byte(text), d); err != nil {
+		return nil, errors.New("a description is not valid JSON")
+	}
+	if d.Version != descriptionVersion {
+		return nil, fmt.Errorf("a description has version %d, this program knows version %d: let writers and routers have the same version of warmpath", d.Version, descriptionVersion)
+	}
+	for i := range d.Holders {
+		if h := &d.Holders[i]; h.Slot > maxSlot || h.BlockSize < 0 || h.BlockSize > block.MaxSize || len(h.Groups) > 4*kvindex.MaxGroups {
+			return nil, fmt.Errorf("a description has impossible values for rank %d of a worker", h.Rank)
+		}
+	}
+	return d, nil
+}
+
+// measure returns how the holder's blocks are measured.
+func (h *holderEntry) measure() *kvindex.Measure {
+	var groups []kvindex.GroupStats
+	for _, g := range h.Groups {
+		groups = append(groups, kvindex.GroupStats{Group: g.Group, Attention: attentionOf(g.Attention), Window: g.Window, BlockSize: g.BlockSize})
+	}
+	return kvindex.NewMeasure(h.BlockSize, groups, h.AnyTierOrder, h.Unprovable)
+}
+
+// attentionOf returns the kind of a cache group. An unknown kind proves nothing.
+func attentionOf(name string) block.Attention {
+	for a := block.AttentionFull; a < block.AttentionOther; a++ {
+		if a.String() == name {
+			return a
+		}
+	}
+	return block.AttentionOther
+}
+
+// trustOf returns a level of trust. An unknown level is none.
+func trustOf(name string) fleet.Trust {
+	for t := fleet.TrustExact; t > fleet.TrustNone; t-- {
+		if t.String() == name {
+			return t
+		}
+	}
+	return fleet.TrustNone
+}
+
+func groupEntries(groups []kvindex.GroupStats) (list []groupEntry) {
+	for _, g := range groups {
+		list = append(list, groupEntry{Group: g.Group, Attention: g.Attention.String(), Window: g.Window, BlockSize: g.BlockSize})
+	}
+	return list
+}

@@ -1,0 +1,474 @@
+package sharedindex
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/test/testenv"
+)
+
+// world is a writer and a reader that run, each with a fleet of its own, and the writer's index.
+type world struct {
+	*testing.T
+	hasher         *block.Hasher
+	index          *kvindex.Index
+	writer         *Writer
+	reader         *Reader
+	writing, asked *fleet.Fleet
+	log            testenv.Buffer
+	hash           uint64
+}
+
+// start runs a writer and a reader until the test ends.
+func start(t *testing.T, change func(*Config)) *world {
+	t.Helper()
+	h, err := block.NewHasher(block.XXH3, 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := DefaultConfig()
+	cfg.Lease, cfg.Timeout = 2*time.Second, 300*time.Millisecond
+	change(&cfg)
+	if err := cfg.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	w := &world{T: t, hasher: h, writing: fleetOf(3), asked: fleetOf(3)}
+	log := slog.New(slog.NewTextHandler(&w.log, nil))
+	w.writer = NewWriter(cfg, WriterParts{Fleet: w.writing, Algorithm: block.XXH3, Log: log,
+		TellAgain: func(_ uint64, holder fleet.Holder, from int) int { return w.index.TellAgain(holder, from) }})
+	w.reader = NewReader(cfg, ReaderParts{Fleet: w.asked, Log: log})
+	w.index = kvindex.New(h, kvindex.Config{Changed: w.writer.IndexChanged(warmpath.MadeIndex{Model: "m", BlockSize: 16, Generation: 1})})
+	for holder := range fleet.Holder(3) {
+		w.writing.SetTrust(holder, fleet.TrustExact, "")
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = w.writer.Run(ctx) })
+	running.Go(func() { _ = w.reader.Run(ctx) })
+	t.Cleanup(func() {
+		stop()
+		running.Wait()
+	})
+	return w
+}
+
+// tokens returns the tokens of a prompt of 40 blocks.
+func (w *world) tokens(seed uint64) []block.Token {
+	r := rand.New(rand.NewPCG(seed, 1))
+	out := make([]block.Token, 40*16)
+	for i := range out {
+		out[i] = r.Uint32()
+	}
+	return out
+}
+
+func (w *world) store(holder fleet.Holder, seed uint64) (hashes []uint64) {
+	for range 40 {
+		w.hash++
+		hashes = append(hashes, w.hash)
+	}
+	w.index.Store(holder, &kvindex.Stored{Hashes: hashes, Tokens: w.tokens(seed), BlockSize: 16, Origin: kvindex.OriginNew})
+	return hashes
+}
+
+// blocks returns how many blocks of a prompt the shared index claims for a holder, -1 without an answer.
+func (w *world) blocks(holder fleet.Holder, seed uint64) int {
+	q := warmpath.Lookup{Model: "m", BlockSize: 16, Keys: w.hasher.Append(nil, w.hasher.Root(block.Scope{}), 0, w.tokens(seed), nil)}
+	if err := w.reader.Match(context.Background(), &q); err != nil {
+		return -1
+	}
+	for _, m := range q.Matches {
+		if m.Holder == holder {
+			return int(m.Blocks)
+		}
+	}
+	return 0
+}
+
+func (w *world) trust(holder fleet.Holder) fleet.Trust {
+	level, _ := w.asked.Snapshot().Trust(holder)
+	return level
+}
+
+// exact waits until the reader knows that a holder has a prompt, and trusts it.
+func (w *world) exact(holder fleet.Holder, seed uint64) {
+	w.Helper()
+	testenv.Until(w, fmt.Sprintf("holder %d has prompt %d", holder, seed), func() bool {
+		return w.blocks(holder, seed) == 40 && w.trust(holder) == fleet.TrustExact
+	})
+}
+
+func TestReadersFollowWriters(t *testing.T) {
+	onEach(t, func(t *testing.T, s *testenv.ValkeyServer) {
+		w := start(t, func(c *Config) { c.URL = "redis://" + s.Address })
+		hashes := w.store(0, 1)
+		w.store(1, 1)
+		w.exact(0, 1)
+		w.exact(1, 1)
+		if w.blocks(2, 1) != 0 || w.trust(2) == fleet.TrustExact {
+			t.Errorf("a holder without events: %d blocks, trust %v", w.blocks(2, 1), w.trust(2))
+		}
+		w.index.Remove(0, block.TierGPU, 0, hashes[25:])
+		testenv.Until(t, "blocks that were removed are gone", func() bool { return w.blocks(0, 1) == 25 })
+		w.index.Forget(1)
+		testenv.Until(t, "a holder that was forgotten is gone", func() bool { return w.blocks(1, 1) == 0 })
+		w.writing.SetTrust(0, fleet.TrustDegraded, "events are missing")
+		testenv.Until(t, "the trust of the writer is that of the reader", func() bool { return w.trust(0) == fleet.TrustDegraded })
+	})
+}
+
+func TestASocketServesLikeAPort(t *testing.T) {
+	s := testenv.StartValkey(t, "valkey")
+	w := start(t, func(c *Config) { c.URL = "unix://" + s.Socket; c.ClientCache = 0; c.Connections = 1 })
+	w.store(0, 1)
+	w.exact(0, 1)
+}
+
+func TestAServerThatIsGoneCostsTrustAndNothingElse(t *testing.T) {
+	onEach(t, func(t *testing.T, s *testenv.ValkeyServer) {
+		w := start(t, func(c *Config) { c.URL = "valkey://" + s.Address })
+		w.store(0, 1)
+		w.exact(0, 1)
+		s.Kill()
+		testenv.Until(t, "nobody is trusted", func() bool { return w.blocks(0, 1) == -1 && w.trust(0) == fleet.TrustNone })
+		w.store(0, 2) // while the server is gone
+		s.Restart()   // it is empty
+		w.exact(0, 2)
+		w.exact(0, 1)
+		if w.writer.Stats().Sessions < 2 {
+			t.Errorf("%d sessions", w.writer.Stats().Sessions)
+		}
+	})
+}
+
+func TestAFrozenServerHoldsNoRequestForLong(t *testing.T) {
+	s := testenv.StartValkey(t, "valkey")
+	w := start(t, func(c *Config) { c.URL = "valkey://" + s.Address; c.ClientCache = 0 })
+	w.store(0, 1)
+	w.exact(0, 1)
+	s.Pause()
+	resume := sync.OnceFunc(s.Resume)
+	defer resume()
+	if n := w.blocks(0, 1); n != -1 {
+		t.Errorf("%d blocks from a frozen server", n)
+	}
+	if w.trust(0) != fleet.TrustNone {
+		t.Errorf("trust %v", w.trust(0))
+	}
+	began := time.Now()
+	for range 100 {
+		w.blocks(0, 1) // they do not ask a server that does not answer
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("100 lookups took %v", took)
+	}
+	resume()
+	w.exact(0, 1)
+}
+
+func TestAServerThatWasEmptiedIsFilledAgain(t *testing.T) {
+	s := testenv.StartValkey(t, "valkey")
+	w := start(t, func(c *Config) { c.URL = "valkey://" + s.Address })
+	w.store(0, 1)
+	w.exact(0, 1)
+	command(t, s, "FLUSHALL")
+	testenv.Until(t, "the writer sees it", func() bool { return w.writer.Stats().Sessions > 1 })
+	w.exact(0, 1)
+}
+
+// command sends one inline command to a server.
+func command(t *testing.T, s *testenv.ValkeyServer, words ...string) string {
+	t.Helper()
+	c, err := net.Dial("tcp", s.Address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	fmt.Fprintf(c, "*%d\r\n", len(words))
+	for _, word := range words {
+		fmt.Fprintf(c, "$%d\r\n%s\r\n", len(word), word)
+	}
+	answer := make([]byte, 64<<10)
+	n, err := c.Read(answer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(answer[:n])
+}
+
+// A proxy cuts all connections, and slows them down.
+func TestConnectionsThatAreCutAndSlow(t *testing.T) {
+	s := testenv.StartValkey(t, "valkey")
+	p := newProxy(t, s.Address)
+	w := start(t, func(c *Config) { c.URL = "valkey://" + p.address })
+	gone := w.store(0, 1)
+	w.store(1, 1)
+	w.exact(0, 1)
+	for round := range 3 {
+		p.cut()
+		if round == 0 {
+			w.index.Remove(0, block.TierGPU, 0, gone[10:])
+		}
+		w.store(1, uint64(10+round))
+	}
+	w.exact(1, 12)
+	testenv.Until(t, "blocks that were removed during a cut are gone", func() bool { return w.blocks(0, 1) == 10 })
+	p.delay.Store(int64(20 * time.Millisecond))
+	w.store(2, 3)
+	w.exact(2, 3)
+	p.delay.Store(int64(2 * time.Second))
+	testenv.Until(t, "a server that is too slow is not trusted", func() bool { return w.blocks(2, 3) == -1 && w.trust(2) == fleet.TrustNone })
+	p.delay.Store(0)
+	w.exact(2, 3)
+}
+
+// proxy passes bytes on to a server.
+type proxy struct {
+	address string
+	delay   atomic.Int64
+
+	mu    sync.Mutex // guards conns
+	conns map[net.Conn]bool
+}
+
+func newProxy(t *testing.T, to string) *proxy {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{address: l.Addr().String(), conns: map[net.Conn]bool{}}
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", to)
+			if err != nil {
+				client.Close()
+				continue
+			}
+			p.mu.Lock()
+			p.conns[client], p.conns[server] = true, true
+			p.mu.Unlock()
+			for _, pair := range [][2]net.Conn{{client, server}, {server, client}} {
+				running.Go(func() { p.pass(pair[0], pair[1]) })
+			}
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		p.cut()
+		running.Wait()
+	})
+	return p
+}
+
+func (p *proxy) pass(from, to net.Conn) {
+	defer from.Close()
+	defer to.Close()
+	buffer := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buffer)
+		if d := time.Duration(p.delay.Load()); d > 0 {
+			slow, end := context.WithTimeout(context.Background(), d)
+			<-slow.Done()
+			end()
+		}
+		if n > 0 {
+			if _, err := to.Write(buffer[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (p *proxy) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		c.Close()
+		delete(p.conns, c)
+	}
+}
+
+func TestAFullServerLosesBlocksAndClaimsNone(t *testing.T) {
+	onEach(t, func(t *testing.T, s *testenv.ValkeyServer) {
+		w := start(t, func(c *Config) { c.URL = "valkey://" + s.Address })
+		w.store(0, 1)
+		w.exact(0, 1)
+		hashes := w.store(0, 2)
+		w.exact(0, 2)
+		command(t, s, "CONFIG", "SET", "maxmemory", "1mb") // less than the server has
+		w.store(0, 3)
+		testenv.Until(t, "the server refuses blocks", func() bool { return w.writer.Stats().Refused > 0 && w.trust(0) == fleet.TrustDegraded })
+		if n := w.blocks(0, 3); n > 0 {
+			t.Errorf("%d blocks that the server refused", n)
+		}
+		w.index.Remove(0, block.TierGPU, 0, hashes[5:])
+		testenv.Until(t, "a full server still drops blocks", func() bool { return w.blocks(0, 2) == 5 })
+		w.index.Forget(0)
+		testenv.Until(t, "a full server forgets holders", func() bool { return w.blocks(0, 2) == 0 })
+		command(t, s, "CONFIG", "SET", "maxmemory", "0")
+		w.store(0, 3)
+		w.exact(0, 3)
+	})
+}
+
+func TestAPasswordIsAskedForAndNeverShown(t *testing.T) {
+	const secret = "corv1d-canary"
+	s := testenv.StartValkey(t, "valkey", "--requirepass", secret)
+	w := start(t, func(c *Config) { c.URL = "valkey://:" + secret + "@" + s.Address })
+	w.store(0, 1)
+	w.exact(0, 1)
+	if strings.Contains(w.log.String(), secret) {
+		t.Errorf("the log has the password:\n%s", w.log.String())
+	}
+	wrong := start(t, func(c *Config) { c.URL = "valkey://" + s.Address; c.Password = secret + "x" })
+	testenv.Until(t, "the log says what is wrong", func() bool { return strings.Contains(wrong.log.String(), "WRONGPASS") })
+	if strings.Contains(wrong.log.String(), secret) || wrong.blocks(0, 1) != -1 {
+		t.Errorf("%d blocks with a wrong password; the log:\n%s", wrong.blocks(0, 1), wrong.log.String())
+	}
+}
+
+func TestHostileValuesAreLeftOut(t *testing.T) {
+	s := testenv.StartValkey(t, "valkey")
+	w := start(t, func(c *Config) { c.URL = "valkey://" + s.Address; c.ClientCache = 0 })
+	w.store(0, 1)
+	w.exact(0, 1)
+	keys := w.hasher.Append(nil, w.hasher.Root(block.Scope{}), 0, w.tokens(1), nil)
+	first := names{"warmpath:"}.record(keys[0], keys[0])
+	for _, value := range []string{"x", "\x00", "\xff", strings.Repeat("\x10", 100_000), "\x10abc", "\x01\x00\x00\x01\xff\xff\xff"} {
+		command(t, s, "SET", first, value)
+		if n := w.blocks(0, 1); n != 0 {
+			t.Errorf("%d blocks with %.10q in the place of a record", n, value)
+		}
+	}
+	command(t, s, "DEL", first)
+	command(t, s, "LPUSH", first, "a") // another type
+	if n := w.blocks(0, 1); n != 0 {
+		t.Errorf("%d blocks with a list in the place of a record", n)
+	}
+	w.index.Forget(0)
+	w.store(0, 1) // writers write over what is not theirs
+	w.exact(0, 1)
+	for i, text := range []string{"{", "null", `{"version":99}`, `{"version":1,"holders":[{"url":"http://worker-1","slot":99999999999}]}`,
+		`{"version":1,"holders":[{"url":"http://worker-1","slot":16777216}]}`, `{"version":1,"holders":[{"url":"http://worker-1","slot":3,"block_size":-1}]}`} {
+		id := fmt.Sprint("evil", i)
+		command(t, s, "SET", "warmpath:writer:"+id, text)
+		command(t, s, "ZADD", "warmpath:writers", fmt.Sprint(time.Now().UnixMilli()), id)
+	}
+	command(t, s, "LPUSH", "warmpath:writer:list", "a")
+	testenv.Until(t, "bad descriptions are counted", func() bool { return w.reader.Stats().Invalid > 5 })
+	w.exact(0, 1)
+}
+
+// Two writers know the same worker. When one of them dies, the entries of the other count, and after its lease nothing
+// of it counts.
+func TestTwoWritersOfOneWorkerDoNotDisturbEachOther(t *testing.T) {
+	s := testenv.StartValkey(t, "valkey")
+	b := newBench(t, s, 3)
+	h, err := block.NewHasher(block.XXH3, 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, two := b.mirror(h, kvindex.Config{}), b.mirror(h, kvindex.Config{})
+	two.writer.names, two.reader.names = one.writer.names, one.reader.names
+	tokens := make([]block.Token, 320)
+	keys := h.Append(nil, h.Root(block.Scope{}), 0, tokens, nil)
+	stored := kvindex.Stored{Tokens: tokens, BlockSize: 16}
+	for i := range uint64(20) {
+		stored.Hashes = append(stored.Hashes, i+1)
+	}
+	want := func(what string, blocks uint32) {
+		t.Helper()
+		one.settle()
+		two.settle()
+		got := uint32(0)
+		for _, m := range two.match(keys, nil) {
+			got = m.Blocks
+		}
+		if got != blocks {
+			t.Errorf("%s: %d blocks, want %d", what, got, blocks)
+		}
+	}
+	one.index.Store(0, &stored)
+	two.index.Store(0, &stored)
+	want("both know it", 20)
+	one.index.Remove(0, block.TierGPU, 0, stored.Hashes[8:])
+	two.index.Remove(0, block.TierGPU, 0, stored.Hashes[8:])
+	want("both dropped blocks", 8)
+	one.index.Forget(0)
+	want("one forgot it", 8)
+	one.index.Store(0, &stored)
+	two.index.Forget(0)
+	want("the other forgot it", 20)
+	one.writer.leave(context.Background(), b.client)
+	if err := two.reader.follow(context.Background(), b.client); err != nil {
+		t.Fatal(err)
+	}
+	if m := two.match(keys, nil); len(m) != 0 {
+		t.Errorf("a writer that left still counts: %v", m)
+	}
+}
+
+// Entries of dead slots do not stay in records that live on.
+func TestRecordsInUseDoNotGrow(t *testing.T) {
+	s := testenv.StartValkey(t, "valkey")
+	b := newBench(t, s, 3)
+	h, err := block.NewHasher(block.XXH3, 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := b.mirror(h, kvindex.Config{})
+	tokens := make([]block.Token, 16*16)
+	keys := h.Append(nil, h.Root(block.Scope{}), 0, tokens, nil)
+	stored := kvindex.Stored{Tokens: tokens, BlockSize: 16}
+	for i := range uint64(16) {
+		stored.Hashes = append(stored.Hashes, i+1)
+	}
+	for range 20 {
+		m.index.Store(0, &stored)
+		m.index.Store(1, &stored)
+		m.settle()
+		m.index.Forget(0)
+	}
+	value, err := b.client.Do(context.Background(), b.client.B().Get().Key(m.writer.names.record(keys[0], keys[0])).Build()).ToString()
+	if rec, ok := decodeRecord(value); err != nil || !ok || rec.blocks != 16 || len(rec.entries) > 3*entryBytes {
+		t.Errorf("a record of %d bytes: %v", len(value), err)
+	}
+}
+
+func TestTheCacheHearsOfChanges(t *testing.T) {
+	onEach(t, func(t *testing.T, s *testenv.ValkeyServer) {
+		w := start(t, func(c *Config) { c.URL = "valkey://" + s.Address; c.ClientCache = 1 << 20 })
+		hashes := w.store(0, 1)
+		w.exact(0, 1)
+		before := w.reader.Stats()
+		if w.blocks(0, 1) != 40 || w.reader.Stats().CacheHits == before.CacheHits {
+			t.Errorf("no hit of the cache: %+v", w.reader.Stats())
+		}
+		w.index.Remove(0, block.TierGPU, 0, hashes[2:])
+		testenv.Until(t, "the cache forgets blocks that were removed", func() bool { return w.blocks(0, 1) == 2 })
+		w.store(1, 1)
+		w.exact(1, 1)
+	})
+}

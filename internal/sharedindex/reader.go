@@ -1,0 +1,373 @@
+package sharedindex
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/valkey-io/valkey-go"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/network"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+// ReaderParts are what a Reader needs besides its configuration. All are required, except Network.
+type ReaderParts struct {
+	Fleet   *fleet.Fleet // whose holders are answered about, and whose trust the reader sets
+	Log     *slog.Logger
+	Network network.Network // nil means the machine's
+}
+
+// Reader looks prompts up in a shared index, and sets the trust of the fleet's holders from what the writers say. While
+// the server does not answer, no holder is trusted. All methods are safe for concurrent use.
+type Reader struct {
+	config Config
+	parts  ReaderParts
+	names  names
+	counts counters
+	cache  *cache
+	table  atomic.Pointer[table]
+	client atomic.Pointer[valkey.Client]
+	poke   chan struct{} // has an element if the server should be asked at once
+	pool   sync.Pool     // of *lookup
+
+	mu      sync.Mutex               // guards the fields below
+	trusted map[fleet.Holder]opinion // what the reader told the fleet last
+	problem string                   // the problem that was logged last
+}
+
+// opinion is a level of trust with its reason.
+type opinion struct {
+	level fleet.Trust
+	why   string
+}
+
+// NewReader returns a Reader. It connects to nothing before Run, and until then it does not answer.
+func NewReader(cfg Config, parts ReaderParts) *Reader {
+	r := &Reader{config: cfg, parts: parts, names: names{cfg.Prefix}, cache: newCache(cfg.ClientCache), poke: make(chan struct{}, 1), trusted: map[fleet.Holder]opinion{}}
+	r.pool.New = func() any { return new(lookup) }
+	return r
+}
+
+// Stats returns the reader's figures.
+func (r *Reader) Stats() Stats {
+	c := &r.counts
+	return Stats{
+		Connected: c.connected.Load(), Lookups: c.lookups.Load(), Failed: c.failed.Load(), RoundTrips: c.roundTrips.Load(),
+		CacheHits: c.hits.Load(), CacheMiss: c.misses.Load(), Invalid: c.invalid.Load(), Writers: c.writers.Load(), Holders: c.holders.Load(),
+	}
+}
+
+// ErrNoServer means that the server of the shared index does not answer at present.
+var ErrNoServer = errors.New("the server of the shared index does not answer")
+
+// Run connects to the server, and follows what writers say of holders, until ctx ends. Without a server it tries again.
+// It returns nil.
+func (r *Reader) Run(ctx context.Context) error {
+	defer r.lost(nil)
+	for wait := firstRetry; ctx.Err() == nil; wait = min(2*wait, lastRetry) {
+		began := time.Now()
+		err := r.session(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		r.lost(err)
+		if time.Since(began) > lastRetry {
+			wait = firstRetry
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// session connects and follows until ctx ends or the connection is lost for long.
+func (r *Reader) session(ctx context.Context) error {
+	client, err := r.connect()
+	if err != nil {
+		return err
+	}
+	r.client.Store(&client)
+	defer func() {
+		r.client.Store(nil)
+		client.Close()
+	}()
+	tick := time.NewTicker(max(r.config.Lease/beatsPerLease, 50*time.Millisecond))
+	defer tick.Stop()
+	for {
+		if err := r.follow(ctx, client); err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-r.poke:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// connect connects to the server. With a cache, the server tells of changes of the records that the client has read.
+func (r *Reader) connect() (valkey.Client, error) {
+	o, err := r.config.options(r.parts.Network)
+	if err != nil {
+		return nil, err
+	}
+	if r.config.ClientCache > 0 {
+		o.DisableCache = false
+		o.CacheSizeEachConn = 1 << 10 // the client's own cache is not used
+		o.ClientTrackingOptions = []string{"NOLOOP"}
+		o.OnInvalidations = r.invalidate
+	}
+	return valkey.NewClient(o)
+}
+
+// invalidate drops records that changed from the cache.
+func (r *Reader) invalidate(messages []valkey.ValkeyMessage) {
+	if messages == nil {
+		r.cache.clear()
+		return
+	}
+	list := make([]string, 0, len(messages))
+	for i := range messages {
+		if name, err := messages[i].ToString(); err == nil {
+			list = append(list, name)
+		}
+	}
+	r.cache.drop(list)
+}
+
+// lost makes the reader answer nothing, and takes the trust of all holders away. err is nil if the reader ends.
+func (r *Reader) lost(err error) {
+	if r.table.Swap(nil) != nil || r.counts.connected.Load() {
+		r.counts.connected.Store(false)
+		r.cache.clear()
+	}
+	r.counts.writers.Store(0)
+	r.counts.holders.Store(0)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for h, o := range r.trusted {
+		if o.level != fleet.TrustNone {
+			r.trust(h, opinion{fleet.TrustNone, ErrNoServer.Error()})
+		}
+	}
+	if text := problemOf(err); err != nil && text != r.problem {
+		r.problem = text
+		r.parts.Log.Warn("the shared index is not read, so load alone decides; trying again", "server", r.config.Address(), "error", text)
+	}
+}
+
+// trust tells the fleet how far a holder's entries can be believed. Callers hold r.mu.
+func (r *Reader) trust(h fleet.Holder, o opinion) {
+	if r.trusted[h] != o {
+		r.trusted[h] = o
+		r.parts.Fleet.SetTrust(h, o.level, o.why)
+	}
+}
+
+// seat is a holder of the fleet that a writer describes.
+type seat struct {
+	holder    fleet.Holder
+	blockSize int
+	algorithm string
+	measure   *kvindex.Measure
+}
+
+// table is what the writers said last.
+type table struct {
+	seats  []seat
+	bySlot map[uint32]int // the place in seats
+	sparse bool           // some holder's blocks may count without the first block of a prompt
+}
+
+// maxWriters bounds the writers of one index.
+const maxWriters = 1024
+
+// readDescriptions returns the descriptions of the writers that gave a sign of life since a time. It forgets writers
+// that are gone for long.
+func readDescriptions(ctx context.Context, client valkey.Client, n names, since time.Time) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, followTimeout)
+	defer cancel()
+	ids, err := client.Do(ctx, client.B().Zrevrangebyscore().Key(n.writers()).Max("+inf").Min(strconv.FormatInt(since.UnixMilli(), 10)).Limit(0, maxWriters).Build()).AsStrSlice()
+	if err != nil {
+		return nil, fmt.Errorf("read the list of writers: %w", err)
+	}
+	var cmds valkey.Commands
+	for _, id := range ids {
+		cmds = append(cmds, client.B().Get().Key(n.writer(id)).Build())
+	}
+	var texts []string
+	for _, res := range client.DoMulti(ctx, cmds...) {
+		text, err := res.ToString()
+		switch {
+		case valkey.IsValkeyNil(err): // its lease ended
+		case err != nil:
+			return nil, fmt.Errorf("read what a writer says: %w", err)
+		default:
+			texts = append(texts, text)
+		}
+	}
+	return texts, nil
+}
+
+// followTimeout bounds a look at what writers say. A server that takes longer does not answer.
+const followTimeout = time.Second
+
+// follow reads what the writers say, and sets the table and the trust of holders.
+func (r *Reader) follow(ctx context.Context, client valkey.Client) error {
+	// Clocks of machines may differ by minutes. The leases decide; the times only bound the list.
+	texts, err := readDescriptions(ctx, client, r.names, time.Now().Add(-time.Hour))
+	if err != nil {
+		return err
+	}
+	var all []*description
+	for _, text := range texts {
+		d, err := decodeDescription(text)
+		if err != nil {
+			r.counts.invalid.Add(1)
+			r.complain(err)
+			continue
+		}
+		all = append(all, d)
+	}
+	r.use(all)
+	return nil
+}
+
+func (r *Reader) complain(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if text := problemOf(err); text != r.problem {
+		r.problem = text
+		r.parts.Log.Warn("a writer of the shared index is left out", "server", r.config.Address(), "error", text)
+	}
+}
+
+// use makes a new table. If several writers describe a holder, it uses the one that knows it best, and of equal ones
+// the one with the lower slot, so that the choice does not change without need.
+func (r *Reader) use(all []*description) {
+	best, entries := map[fleet.Holder]*holderEntry{}, 0
+	snap := r.parts.Fleet.Snapshot()
+	places := map[string]*fleet.Worker{}
+	for _, w := range snap.Workers() {
+		places[w.URL] = w
+	}
+	for _, d := range all {
+		for i := range d.Holders {
+			e := &d.Holders[i]
+			if entries++; entries > maxHolders {
+				break
+			}
+			w := places[e.URL]
+			if w == nil {
+				continue
+			}
+			h, ok := w.Rank(e.Rank)
+			if !ok {
+				continue
+			}
+			if old := best[h]; old == nil || betterThan(e, old) {
+				best[h] = e
+			}
+		}
+	}
+	t := &table{bySlot: map[uint32]int{}}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, w := range snap.Workers() {
+		for _, h := range w.Holders {
+			e := best[h]
+			if e == nil {
+				if r.trusted[h].level != fleet.TrustNone || r.trusted[h].why != "" {
+					r.trust(h, opinion{fleet.TrustNone, "no writer of the shared index knows this worker"})
+				}
+				continue
+			}
+			r.trust(h, opinion{trustOf(e.Trust), e.Why})
+			if e.Slot == 0 {
+				continue // nothing is known of its cache
+			}
+			if _, twice := t.bySlot[e.Slot]; twice {
+				continue
+			}
+			t.bySlot[e.Slot] = len(t.seats)
+			s := seat{holder: h, blockSize: e.BlockSize, algorithm: e.Algorithm, measure: e.measure()}
+			t.sparse = t.sparse || s.measure.Sparse()
+			t.seats = append(t.seats, s)
+		}
+	}
+	r.table.Store(t)
+	r.counts.writers.Store(int64(len(all)))
+	r.counts.holders.Store(int64(len(t.seats)))
+	if r.counts.connected.CompareAndSwap(false, true) {
+		r.problem = ""
+		r.parts.Log.Info("reading the shared index", "server", r.config.Address(), "writers", len(all), "holders", len(t.seats))
+	}
+}
+
+func betterThan(a, b *holderEntry) bool {
+	if a.Slot == 0 || b.Slot == 0 {
+		return cmp.Or(cmp.Compare(trustOf(a.Trust), trustOf(b.Trust)), cmp.Compare(a.Slot, b.Slot)) > 0
+	}
+	return cmp.Or(cmp.Compare(trustOf(a.Trust), trustOf(b.Trust)), -cmp.Compare(a.Slot, b.Slot)) > 0
+}
+
+// Match appends to q.Matches what each holder of the fleet has of a prompt. It asks the server at most twice, and waits
+// at most for Config.Timeout. After an error, nobody is trusted until the server answers again.
+func (r *Reader) Match(ctx context.Context, q *warmpath.Lookup) error {
+	t, client := r.table.Load(), r.client.Load()
+	if t == nil || client == nil {
+		r.counts.failed.Add(1)
+		return ErrNoServer
+	}
+	if q.Matches = q.Matches[:0]; len(q.Keys) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.config.Timeout)
+	defer cancel()
+	l := r.pool.Get().(*lookup)
+	defer r.pool.Put(l)
+	if err := l.run(ctx, r, *client, t, q); err != nil {
+		r.counts.failed.Add(1)
+		if !errors.Is(context.Cause(ctx), context.Canceled) {
+			r.lost(err)
+			select {
+			case r.poke <- struct{}{}:
+			default:
+			}
+		}
+		return fmt.Errorf("look up %d blocks: %w", len(q.Keys), err)
+	}
+	r.counts.lookups.Add(1)
+	return nil
+}
+
+// slotFor returns the place of a slot's holder in seats, or -1 if the holder's keys are not those of the question.
+func (t *table) slotFor(slot uint32, q *warmpath.Lookup) int {
+	i, ok := t.bySlot[slot]
+	if !ok || t.seats[i].blockSize != q.BlockSize || t.seats[i].algorithm != q.Algorithm.String() {
+		return -1
+	}
+	return i
+}
+
+// rowsOf returns how many rows some blocks have.
+func rowsOf(keys []block.Key) int { return (len(keys) + rowLength - 1) / rowLength }
+
+// sortMatches orders matches by holder.
+func sortMatches(list []kvindex.Match) {
+	slices.SortFunc(list, func(a, b kvindex.Match) int { return cmp.Compare(a.Holder, b.Holder) })
+}

@@ -1,0 +1,462 @@
+package sharedindex
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	mathrand "math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/valkey-io/valkey-go"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/network"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+// WriterParts are what a Writer needs besides its configuration. All are required, except Network.
+type WriterParts struct {
+	Fleet     *fleet.Fleet    // whose workers the index is about
+	Algorithm block.Algorithm // of the blocks' keys
+	// TellAgain is [warmpath.Router.TellAgain].
+	TellAgain func(generation uint64, h fleet.Holder, from int) (next int)
+	Log       *slog.Logger
+	Network   network.Network // nil means the machine's
+}
+
+// Writer mirrors the indexes of this process into a server. It takes the changes from [Writer.IndexChanged], and writes
+// them while Run runs. Several writers may write about the same workers: each has slots of its own.
+type Writer struct {
+	config Config
+	parts  WriterParts
+	names  names
+	id     string
+	mirror *mirror
+	counts counters
+
+	// The fields below belong to Run's goroutine.
+	ops      []op // changes that are being written
+	spare    []op
+	dead     []deadSlot
+	floor    floor
+	serial   uint64
+	sent     string    // the last description at the server; "": none in this session
+	beat     time.Time // when it was sent
+	again    time.Time // when all entries are written again
+	listed   time.Time // when the other writers were looked at
+	scripts  map[string]string
+	problem  string // the problem that was logged last
+	lastText []byte
+}
+
+// deadSlot is a slot that this writer retired. Its entries are dropped from records that change.
+type deadSlot struct {
+	slot  uint32
+	since time.Time
+}
+
+// NewWriter returns a Writer. It connects to nothing before Run.
+func NewWriter(cfg Config, parts WriterParts) *Writer {
+	var id [8]byte
+	rand.Read(id[:]) // never fails
+	return &Writer{config: cfg, parts: parts, names: names{cfg.Prefix}, id: hex.EncodeToString(id[:]), mirror: newMirror(cfg.Queue)}
+}
+
+// IndexChanged is for [warmpath.Options.IndexChanged].
+func (w *Writer) IndexChanged(made warmpath.MadeIndex) func(*kvindex.Change) {
+	return w.mirror.listen(made)
+}
+
+// Stats returns the writer's figures.
+func (w *Writer) Stats() Stats {
+	w.mirror.mu.Lock()
+	s := Stats{Waiting: int64(len(w.mirror.pending)), Dropped: w.mirror.stats.dropped, Resyncs: w.mirror.stats.resyncs}
+	w.mirror.mu.Unlock()
+	s.Connected, s.Written = w.counts.connected.Load(), w.counts.written.Load()
+	s.Refused, s.Sessions = w.counts.refused.Load(), w.counts.sessions.Load()
+	s.Holders = w.counts.holders.Load()
+	return s
+}
+
+// Run connects to the server and writes until ctx ends. Without a server it tries again. It returns nil.
+func (w *Writer) Run(ctx context.Context) error {
+	for wait := firstRetry; ctx.Err() == nil; {
+		began := time.Now()
+		err := w.session(ctx)
+		w.counts.connected.Store(false)
+		if ctx.Err() != nil {
+			break
+		}
+		w.mirror.retireAll()
+		if time.Since(began) > lastRetry {
+			wait = firstRetry
+		}
+		w.complain("the shared index is not written, trying again", err)
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+		}
+		wait = min(2*wait, lastRetry)
+	}
+	return nil
+}
+
+// firstRetry and lastRetry bound the wait between two attempts to connect.
+const (
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 2 * time.Second
+)
+
+// complain logs a problem once.
+func (w *Writer) complain(what string, err error) {
+	if text := problemOf(err); text != w.problem {
+		w.problem = text
+		w.parts.Log.Warn(what, "server", w.config.Address(), "error", text)
+	}
+}
+
+// session connects, and writes until ctx ends or something fails. Everything is written anew in each session.
+func (w *Writer) session(ctx context.Context) error {
+	o, err := w.config.options(w.parts.Network)
+	if err != nil {
+		return err
+	}
+	o.PipelineMultiplex = -1 // one connection keeps the changes in order
+	if w.config.Cluster {
+		o.PipelineMultiplex = 0
+	}
+	o.ConnWriteTimeout = writeTimeout
+	client, err := valkey.NewClient(o)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	if err := w.begin(ctx, client); err != nil {
+		return err
+	}
+	defer w.leave(ctx, client)
+	tick := time.NewTicker(w.config.Lease / beatsPerLease)
+	defer tick.Stop()
+	for {
+		busy, err := w.step(ctx, client)
+		if err != nil {
+			return err
+		}
+		if w.counts.connected.CompareAndSwap(false, true) {
+			w.problem = ""
+			w.parts.Log.Info("writing the shared index", "server", w.config.Address(), "writer", w.id)
+		}
+		if busy {
+			continue
+		}
+		select {
+		case <-w.mirror.wake:
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// begin begins a session with a server of which nothing is known.
+func (w *Writer) begin(ctx context.Context, client valkey.Client) (err error) {
+	if w.scripts, err = loadScripts(ctx, client); err != nil {
+		return err
+	}
+	w.sent, w.again, w.listed = "", time.Now().Add(w.config.TTL/2), time.Time{}
+	w.mirror.retireAll()
+	w.mirror.takeRetired()
+	w.dead, w.floor = nil, floor{} // the server may have begun to count slots anew
+	w.counts.sessions.Add(1)
+	// The server may have a description of an earlier session. It has to go before another one is written.
+	if err := client.Do(ctx, client.B().Del().Key(w.names.writer(w.id)).Build()).Error(); err != nil {
+		return fmt.Errorf("delete the old description: %w", err)
+	}
+	return nil
+}
+
+const (
+	// beatsPerLease is how many signs of life a writer gives in a lease.
+	beatsPerLease = 10
+	// writeTimeout bounds a write. A server that takes longer counts as lost, and everything is written anew.
+	writeTimeout = 5 * time.Second
+)
+
+// leave deletes the description when the writer ends: routers stop to use its entries at once.
+func (w *Writer) leave(ctx context.Context, client valkey.Client) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_ = client.Do(ctx, client.B().Del().Key(w.names.writer(w.id)).Build()).Error()
+	_ = client.Do(ctx, client.B().Zrem().Key(w.names.writers()).Member(w.id).Build()).Error()
+}
+
+// step does a part of the work. It reports whether there is more to do at once.
+func (w *Writer) step(ctx context.Context, client valkey.Client) (busy bool, err error) {
+	now := time.Now()
+	for _, slot := range w.mirror.takeRetired() {
+		w.dead = append(w.dead, deadSlot{slot, now})
+	}
+	w.dead = slices.DeleteFunc(w.dead, func(d deadSlot) bool { return now.Sub(d.since) > w.config.TTL })
+	w.dead = w.dead[max(0, len(w.dead)-maxDead):]
+	if err := w.assign(ctx, client, now); err != nil {
+		return false, err
+	}
+	if now.Sub(w.listed) > w.config.Lease {
+		if err := w.lookAround(ctx, client, now); err != nil {
+			return false, err
+		}
+	}
+	if now.After(w.again) {
+		w.again = now.Add(w.config.TTL / 2)
+		w.mirror.tellAgain()
+	}
+	if key, slot, next, ok := w.mirror.untold(); ok && w.mirror.waiting() <= w.config.Queue/4 {
+		w.mirror.told(key, slot, w.parts.TellAgain(key.generation, key.holder, next))
+		busy = true
+	}
+	ops, upTo := w.mirror.take(w.spare)
+	w.spare = ops
+	if err := w.write(ctx, client, ops); err != nil {
+		return false, err
+	}
+	if w.mirror.wrote(upTo) || now.Sub(w.beat) >= w.config.Lease/beatsPerLease {
+		err = w.describe(ctx, client, now)
+	}
+	return busy || len(ops) > 0, err
+}
+
+// maxDead is how many dead slots a write names.
+const maxDead = 256
+
+// assign gets slots from the server for holders that need one.
+func (w *Writer) assign(ctx context.Context, client valkey.Client, now time.Time) error {
+	n := w.mirror.wanting()
+	if n == 0 {
+		return nil
+	}
+	count := func(by int64) (int64, error) {
+		return client.Do(ctx, client.B().Incrby().Key(w.names.slots()).Increment(by).Build()).AsInt64()
+	}
+	last, err := count(int64(n))
+	if err == nil && last == int64(n) { // a new server: its slots must not be those that readers know of an old one
+		last, err = count(int64(n) + mathrand.Int64N(maxSlot/4))
+	}
+	if err != nil {
+		return fmt.Errorf("get slots: %w", err)
+	}
+	if last > maxSlot || last < int64(n) {
+		return fmt.Errorf("%d slots were used up: choose another prefix", last)
+	}
+	if time.Since(now) > w.config.Lease {
+		return errors.New("the server took too long to give slots") // others may count the slots as dead already
+	}
+	w.mirror.assign(uint32(last)-uint32(n)+1, n)
+	// The description has to name a slot before the first entry has it.
+	return w.describe(ctx, client, now)
+}
+
+// describe writes the writer's description, which is also its sign of life.
+func (w *Writer) describe(ctx context.Context, client valkey.Client, now time.Time) error {
+	d := description{Version: descriptionVersion, Writer: w.id, Holders: w.entries()}
+	w.counts.holders.Store(int64(len(d.Holders)))
+	d.Serial = w.serial
+	text, err := json.Marshal(&d)
+	if err != nil {
+		return err
+	}
+	if string(text) != string(w.lastText) {
+		w.serial++
+		d.Serial = w.serial
+		if text, err = json.Marshal(&d); err != nil {
+			return err
+		}
+		w.lastText = text
+	}
+	lease := strconv.FormatInt(w.config.Lease.Milliseconds(), 10)
+	old, err := w.call(ctx, client, describeScript, []string{w.names.writer(w.id)}, string(text), lease).ToString()
+	if err != nil && !valkey.IsValkeyNil(err) {
+		return fmt.Errorf("write the description: %w", err)
+	}
+	if old != w.sent {
+		return errors.New("the server lost the writer's description: it was restarted, emptied, or did not answer for too long")
+	}
+	w.sent, w.beat = string(text), now
+	at := strconv.FormatInt(now.UnixMilli(), 10)
+	if err := w.call(ctx, client, greetScript, []string{w.names.writers()}, w.id, at).Error(); err != nil {
+		return fmt.Errorf("write the list of writers: %w", err)
+	}
+	return nil
+}
+
+// entries returns what the description says of each holder of the fleet.
+func (w *Writer) entries() (list []holderEntry) {
+	snap := w.parts.Fleet.Snapshot()
+	books := w.mirror.copies()
+	for _, worker := range snap.Workers() {
+		for _, h := range worker.Holders {
+			b, known := books[h]
+			if !known {
+				b.empty = true
+			}
+			list = append(list, w.entry(snap, worker, h, b))
+		}
+	}
+	return list
+}
+
+// entry returns what the description says of a holder. Without a book the index knows no block of it.
+func (w *Writer) entry(snap *fleet.Snapshot, worker *fleet.Worker, h fleet.Holder, b book) holderEntry {
+	trust, why := snap.Trust(h)
+	e := holderEntry{URL: worker.URL, Rank: snap.Rank(h), Model: worker.Facts.BaseModel(), Algorithm: w.parts.Algorithm.String()}
+	if !b.idle() || b.slot != 0 {
+		e.Model, e.BlockSize, e.Slot = b.made.Model, b.made.BlockSize, b.slot
+		e.Groups, e.AnyTierOrder, e.Unprovable = groupEntries(b.groups), b.anyTierOrder, b.unprovable
+		switch {
+		case b.full:
+			trust, why = min(trust, fleet.TrustDegraded), "the server of the shared index is full"
+		case !b.whole:
+			trust, why = min(trust, fleet.TrustDegraded), "its blocks are being written to the shared index"
+		}
+	}
+	e.Trust, e.Why = trust.String(), why
+	return e
+}
+
+// floor is a bound of dead slots: all slots below it are dead. A bound counts only some leases after it was found,
+// because another writer may have got a slot shortly before and not named it yet.
+type floor struct {
+	slot, next uint32
+	since      time.Time
+}
+
+// lookAround finds the slots that all writers use, and sets the floor.
+func (w *Writer) lookAround(ctx context.Context, client valkey.Client, now time.Time) error {
+	w.listed = now
+	texts, err := readDescriptions(ctx, client, w.names, now.Add(-10*w.config.Lease))
+	if err != nil {
+		return err
+	}
+	lowest := uint32(maxSlot)
+	for _, b := range w.mirror.copies() {
+		if b.slot != 0 {
+			lowest = min(lowest, b.slot)
+		}
+	}
+	for _, text := range texts {
+		d, err := decodeDescription(text)
+		if err != nil {
+			return nil // another version: its slots are not known
+		}
+		for i := range d.Holders {
+			if slot := d.Holders[i].Slot; slot != 0 {
+				lowest = min(lowest, slot)
+			}
+		}
+	}
+	if f := &w.floor; now.Sub(f.since) > 3*w.config.Lease {
+		f.slot, f.next, f.since = min(f.next, lowest), lowest, now
+	} else {
+		f.slot = min(f.slot, lowest)
+	}
+	return nil
+}
+
+// call calls one of the scripts that were loaded.
+func (w *Writer) call(ctx context.Context, client valkey.Client, script string, keys []string, args ...string) valkey.ValkeyResult {
+	return client.Do(ctx, client.B().Evalsha().Sha1(w.scripts[script]).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build())
+}
+
+// write writes changes in their order. Several changes are one call of a script, which the server runs as a whole.
+func (w *Writer) write(ctx context.Context, client valkey.Client, ops []op) error {
+	for len(ops) > 0 {
+		n := min(len(ops), opsPerWrite)
+		if err := w.writeSome(ctx, client, ops[:n]); err != nil {
+			return err
+		}
+		ops = ops[n:]
+		if now := time.Now(); now.Sub(w.beat) >= w.config.Lease/beatsPerLease && len(ops) > 0 {
+			if err := w.describe(ctx, client, now); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+const (
+	// opsPerCall bounds the changes of one call of the script: a server runs it for less than a millisecond, and answers
+	// nobody else meanwhile.
+	opsPerCall = 32
+	// opsPerWrite bounds the changes that are under way to the server.
+	opsPerWrite = 2048
+)
+
+func (w *Writer) writeSome(ctx context.Context, client valkey.Client, ops []op) error {
+	calls := w.callsOf(ops)
+	ttl, dead := strconv.FormatInt(w.config.TTL.Milliseconds(), 10), w.deadText()
+	var cmds valkey.Commands
+	for _, call := range calls {
+		script, args := applyScript, []string{ttl, dead}
+		if !call[0].add {
+			script = leanScript
+		}
+		var keys []string
+		for i := range call {
+			keys = call[i].appendNames(keys, w.names)
+			args = append(args, call[i].argument())
+		}
+		cmds = append(cmds, client.B().Evalsha().Sha1(w.scripts[script]).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build())
+	}
+	for i, r := range client.DoMulti(ctx, cmds...) {
+		err := r.Error()
+		if e, ok := valkey.IsValkeyErr(err); ok && calls[i][0].add && strings.HasPrefix(e.Error(), "OOM") {
+			w.counts.refused.Add(int64(len(calls[i])))
+			w.mirror.refused(calls[i])
+			w.complain("the server of the shared index is full", err)
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("write blocks: %w", err)
+		}
+		for _, o := range calls[i] {
+			w.counts.written.Add(int64(o.n - o.from))
+		}
+	}
+	return nil
+}
+
+// callsOf divides changes into calls, each with changes of one kind. In a cluster all changes of a call have the same
+// hash tag. The order of the changes of a row stays.
+func (w *Writer) callsOf(ops []op) (calls [][]op) {
+	if w.config.Cluster {
+		slices.SortStableFunc(ops, func(a, b op) int { return cmp.Compare(tag(a.keys[0]), tag(b.keys[0])) })
+	}
+	for i := 0; i < len(ops); {
+		n := 1
+		for i+n < len(ops) && n < opsPerCall && ops[i+n].add == ops[i].add && (!w.config.Cluster || tag(ops[i+n].keys[0]) == tag(ops[i].keys[0])) {
+			n++
+		}
+		calls = append(calls, ops[i:i+n])
+		i += n
+	}
+	return calls
+}
+
+// deadText returns the floor and the dead slots, three bytes each.
+func (w *Writer) deadText() string {
+	b := []byte{byte(w.floor.slot >> 16), byte(w.floor.slot >> 8), byte(w.floor.slot)}
+	for _, d := range w.dead {
+		b = append(b, byte(d.slot>>16), byte(d.slot>>8), byte(d.slot))
+	}
+	return string(b)
+}
