@@ -72,6 +72,7 @@ type Telemetry struct {
 	spans    *prometheus.CounterVec
 	lookups  *prometheus.HistogramVec
 	index    indexMetrics
+	shared   *sharedCollector
 
 	levelMu    sync.Mutex
 	levelNames map[string]bool // guarded by levelMu: the values of the label level, at most maxLevels
@@ -110,6 +111,7 @@ func New(cfg Config) *Telemetry {
 	t.makeLegMetrics(f)
 	t.makeLookupMetrics(f)
 	t.makeIndexMetrics(f)
+	t.makeSharedIndexMetrics()
 	return t
 }
 
