@@ -19,6 +19,9 @@ type term struct {
 // foreign has exported names that may contain a word of the glossary's column "not", each with the reason.
 var foreign = map[string]string{
 	"AdmitChunks":             "chunks of a chunked prefill",
+	"Backend":                 "a setting with the name that other projects' indexes use; not a worker",
+	"BackendMemory":           "a value of Backend",
+	"BackendValkey":           "a value of Backend",
 	"Class":                   "how an attempt ended; not a kind of worker",
 	"SameClass":               "a size class of an allocator; not a kind of worker",
 	"Chunks":                  "chunks of a stream in OpenAI's API",

@@ -85,6 +85,17 @@ type MadeIndex struct {
 	Generation uint64 // see [Router.Generation]
 }
 
+// TellAgain tells the function of [Options.IndexChanged] again what the index of a generation claims of a holder, one
+// part at a time: see [kvindex.Index.TellAgain]. It returns -1 if there is no such index any more.
+func (r *Router) TellAgain(generation uint64, h fleet.Holder, from int) (next int) {
+	for _, x := range *r.indexes.Load() {
+		if x.generation == generation {
+			return x.index.TellAgain(h, from)
+		}
+	}
+	return -1
+}
+
 // blockSize returns the block size, in tokens, of the index for a base model.
 func (r *Router) blockSize(snap *fleet.Snapshot, base string) int {
 	configured := r.options.BlockSize

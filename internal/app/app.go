@@ -87,6 +87,7 @@ type App struct {
 	replica                                            *replica.Sync   // nil: requests are not shared
 	giver                                              *snapshot.Giver
 	keeper                                             *snapshot.Keeper
+	shared                                             sharedIndex
 	listening                                          chan struct{} // closed when the addresses below are set
 
 	address, adminAddress net.Addr
@@ -125,6 +126,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	a.tenants = tenant.NewRegistry()
 	a.tenants.Use(cfg.AllTenants, []byte(cfg.TenantSaltKey))
 	a.share(cfg, &options)
+	a.shareIndex(cfg, &options)
 	var err error
 	if cfg.IndexService.Listen != "" {
 		a.service = newIndexService(a.fleet, &options)
@@ -146,12 +148,13 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	useFile()
 	a.reporter = discovery.NewReporter(a.fleet, cfg.Reports, a.workers.Target, discovery.NewClient(o.Network, peers), o.Log)
 	events := cfg.Events
-	events.BlockSize, events.Elsewhere = cfg.Routing.BlockSize, cfg.Index.URL != ""
+	events.BlockSize, events.Elsewhere = cfg.Routing.BlockSize, cfg.Index.Elsewhere()
 	events.Stream.Dial, events.Stream.Listen = network.Of(o.Network).Dial, network.Of(o.Network).Listen
 	a.kvfeed = kvfeed.New(a.router, events, o.Log)
 	a.indexes.fetch, a.events.fetch = a.router.IndexStats, a.kvfeed.Stats
 	a.useSnapshots(cfg)
 	a.telemetry = telemetry.New(cfg.Telemetry)
+	a.shared.report(a.telemetry)
 	a.journals[0] = a.telemetry.NewJournal("access", cfg.Telemetry.AccessLog, o.Log)
 	a.journals[1] = a.telemetry.NewJournal("decision", cfg.Telemetry.DecisionLog, o.Log)
 	if a.tracer, err = a.telemetry.NewTracer(cfg.Telemetry.Traces, o.Version, o.Log); err != nil {
@@ -182,7 +185,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 		return nil, err
 	}
 	a.gateway = gateway.New(cfg.Gateway, gateway.Parts{
-		Index: a.remoteIndex(), IndexTimeout: cfg.Index.MaxWait,
+		Index: a.remoteIndex(), IndexTimeout: cfg.Index.LookupTimeout(),
 		Router: a.router, Fleet: a.fleet, Tokens: a.tokens, Client: a.client, Bodies: bodies, Telemetry: a.telemetry, Tenants: a.tenants,
 		Issuer: a.issuer, Certificates: a.certificates, Queue: cfg.Queue, MaxRequests: cfg.Routing.MaxRequests, Connections: clients, ShadowSample: cfg.ShadowSample, Scoped: a.kvfeed.Scoped, Log: o.Log,
 		Outdated: a.workers.ProbeAgain, Stalled: a.stalled, Version: o.Version, AccessLog: a.journals[0], DecisionLog: a.journals[1], Tracer: a.tracer,
@@ -384,6 +387,7 @@ func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g
 	a.runFollowers(rest, g, stop, cfg)
 	g.run("reports", stop, func() error { return a.reporter.Run(rest) })
 	g.run("snapshots", stop, func() error { return a.keeper.Run(rest) })
+	a.shared.run(rest, g, stop)
 	g.run("paces", stop, func() error { return a.watchPaces(rest) })
 	g.run("roles", stop, func() error { return a.watchRoles(rest) })
 	if a.service != nil {

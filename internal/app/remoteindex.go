@@ -16,8 +16,8 @@ func (a *App) useRemoteIndex(cfg *config.Config) (err error) {
 
 // remoteIndex returns the index that the gateway asks, nil if the router has one of its own.
 func (a *App) remoteIndex() gateway.RemoteIndex {
-	if a.remote == nil {
-		return nil
+	if a.remote != nil {
+		return a.remote
 	}
-	return a.remote
+	return a.shared.remote()
 }

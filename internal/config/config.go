@@ -19,6 +19,7 @@ import (
 	"github.com/warmpath/warmpath/internal/proxy"
 	"github.com/warmpath/warmpath/internal/queue"
 	"github.com/warmpath/warmpath/internal/replica"
+	"github.com/warmpath/warmpath/internal/sharedindex"
 	"github.com/warmpath/warmpath/internal/snapshot"
 	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/internal/tenant"
@@ -198,6 +199,52 @@ type Index struct {
 	// new blocks a second.
 	MaxSpeculative int `yaml:"max_speculative"`
 	indexer.ClientConfig
+	// Backend says where the index is. memory: in this process. valkey: in a Valkey or Redis server, for many routers
+	// (docs/shared-index.md).
+	Backend string `yaml:"backend"`
+	// Valkey is the server of the backend valkey.
+	Valkey sharedindex.Config `yaml:"valkey"`
+}
+
+// The values of Index.Backend.
+const (
+	BackendMemory = "memory"
+	BackendValkey = "valkey"
+)
+
+// ReadsShared reports whether this process has no index of its own, and reads the shared one.
+func (i *Index) ReadsShared() bool { return i.Backend == BackendValkey && !i.Valkey.Write }
+
+// Elsewhere reports whether the index is outside of this process.
+func (i *Index) Elsewhere() bool { return i.URL != "" || i.ReadsShared() }
+
+// LookupTimeout is how long a request waits for the index outside of this process.
+func (i *Index) LookupTimeout() time.Duration {
+	if i.ReadsShared() {
+		return i.Valkey.Timeout
+	}
+	return i.MaxWait
+}
+
+// WritesShared reports whether this process mirrors its own index into the shared one.
+func (i *Index) WritesShared() bool { return i.Backend == BackendValkey && i.Valkey.Write }
+
+func (i *Index) validate(found *problems) {
+	v := i.Valkey
+	switch i.Backend {
+	case BackendValkey:
+	case BackendMemory:
+		if v.URL != "" {
+			found.add("index.valkey.url", errors.New("it has no effect with index.backend: memory; set index.backend: valkey, or remove it"))
+		}
+		v.URL = "valkey://unused"
+	default:
+		found.add("index.backend", fmt.Errorf("%q is not known: use %s or %s", i.Backend, BackendMemory, BackendValkey))
+	}
+	found.section("index.valkey", v.Validate())
+	if i.URL != "" && i.Backend == BackendValkey {
+		found.add("index.url", errors.New("with index.backend: valkey the index is in Valkey: keep one of the two"))
+	}
 }
 
 // Routing tunes how a worker is chosen.
@@ -266,8 +313,9 @@ func Default() Config {
 		},
 		Disaggregation: DefaultDisaggregation(),
 
-		Tokens:    tokens.DefaultConfig(),
-		Index:     Index{Config: kvindex.DefaultConfig(), WarmStart: snapshot.DefaultConfig(), MaxSpeculative: warmpath.DefaultMaxSpeculative, ClientConfig: indexer.DefaultClientConfig()},
+		Tokens: tokens.DefaultConfig(),
+		Index: Index{Config: kvindex.DefaultConfig(), WarmStart: snapshot.DefaultConfig(), MaxSpeculative: warmpath.DefaultMaxSpeculative, ClientConfig: indexer.DefaultClientConfig(),
+			Backend: BackendMemory, Valkey: sharedindex.DefaultConfig()},
 		Events:    kvfeed.DefaultConfig(),
 		Gateway:   gateway.DefaultConfig(),
 		Queue:     queue.DefaultConfig(),
@@ -292,7 +340,7 @@ func (c *Config) Options() warmpath.Options {
 		Legs:           c.Disaggregation.legs(),
 		ModelPolicies:  c.ModelPolicies,
 		Index:          c.Index.Config,
-		RemoteIndex:    c.Index.URL != "",
+		RemoteIndex:    c.Index.Elsewhere(),
 		MaxSpeculative: c.Index.MaxSpeculative,
 		BlockSize:      c.Routing.BlockSize,
 		SpeculativeTTL: orOff(c.Routing.SpeculativeTTL),
@@ -384,6 +432,7 @@ func (c *Config) validate(found *problems) {
 	if c.Index.URL != "" && c.IndexService.Listen != "" {
 		found.add("index_service.listen", errors.New("with index.url this router has no index that it could offer: offer the one, or use the other"))
 	}
+	c.Index.validate(found)
 	found.section("tokens", c.Tokens.Validate())
 	found.section("gateway", c.Gateway.Validate())
 	found.section("sync", c.Sync.Validate())

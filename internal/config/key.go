@@ -70,6 +70,28 @@ func (c *Config) readIndexKeys(found *problems) {
 	}
 }
 
+// readValkeyPassword reads the password of the shared index from its file or from the environment.
+func (c *Config) readValkeyPassword() *problem {
+	v := &c.Index.Valkey
+	wrong := func(key string, err error) *problem { return &problem{path: "index.valkey." + key, err: err} }
+	switch {
+	case v.PasswordFile == "" && v.PasswordEnv == "":
+		return nil
+	case v.Password != "" || v.PasswordFile != "" && v.PasswordEnv != "":
+		return wrong("password", errors.New("it is given twice: keep one of password, password_file and password_env"))
+	case v.PasswordEnv != "":
+		if v.Password = strings.TrimSpace(os.Getenv(v.PasswordEnv)); v.Password == "" {
+			return wrong("password_env", fmt.Errorf("the environment variable %s is not set", v.PasswordEnv))
+		}
+		return nil
+	}
+	var err error
+	if v.Password, err = keyIn(v.PasswordFile); err != nil {
+		return wrong("password_file", err)
+	}
+	return nil
+}
+
 // keyIn returns the key that a file has.
 func keyIn(file string) (string, error) {
 	data, err := readFile(file)

@@ -78,6 +78,10 @@ func fill(cfg *Config, path string, data []byte, override func(*Config)) error {
 			r.broken[p.path] = true
 		}
 	}
+	if p := cfg.readValkeyPassword(); p != nil {
+		r.problem(p)
+		r.broken["index"] = true
+	}
 	var found problems
 	cfg.readIndexKeys(&found)
 	cfg.readTenants(&found)

@@ -161,6 +161,9 @@ sync:
   key: @
   user: someone
   password: "@"
+index:
+  valkey:
+    password: @
 queue:
   order: fcfs
 `

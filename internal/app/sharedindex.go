@@ -1,0 +1,76 @@
+package app
+
+import (
+	"context"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/config"
+	"github.com/warmpath/warmpath/internal/gateway"
+	"github.com/warmpath/warmpath/internal/sharedindex"
+	"github.com/warmpath/warmpath/internal/telemetry"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+// sharedIndex is this process's part in a shared index: it writes or reads. Both are nil without index.backend: valkey.
+type sharedIndex struct {
+	writer *sharedindex.Writer
+	reader *sharedindex.Reader
+}
+
+// shareIndex makes the writer or the reader, and lets the router's indexes tell the writer their changes. The router
+// does not exist yet.
+func (a *App) shareIndex(cfg *config.Config, options *warmpath.Options) {
+	c := cfg.Index.Valkey
+	switch {
+	case cfg.Index.WritesShared():
+		w := sharedindex.NewWriter(c, sharedindex.WriterParts{
+			Fleet: a.fleet, Algorithm: options.Algorithm, Log: a.log, Network: a.options.Network,
+			TellAgain: func(generation uint64, h fleet.Holder, from int) int { return a.router.TellAgain(generation, h, from) },
+		})
+		a.shared.writer = w
+		others := options.IndexChanged
+		options.IndexChanged = func(made warmpath.MadeIndex) func(*kvindex.Change) {
+			if others == nil {
+				return w.IndexChanged(made)
+			}
+			other, own := others(made), w.IndexChanged(made)
+			return func(c *kvindex.Change) {
+				if other != nil {
+					other(c)
+				}
+				own(c)
+			}
+		}
+	case cfg.Index.ReadsShared():
+		a.shared.reader = sharedindex.NewReader(c, sharedindex.ReaderParts{Fleet: a.fleet, Log: a.log, Network: a.options.Network})
+	}
+}
+
+// remote returns the index that the gateway asks, nil if the router has one of its own.
+func (s *sharedIndex) remote() gateway.RemoteIndex {
+	if s.reader == nil {
+		return nil
+	}
+	return s.reader
+}
+
+// report makes metrics of the shared index.
+func (s *sharedIndex) report(t *telemetry.Telemetry) {
+	if s.reader != nil {
+		t.ReadSharedIndex(s.reader.Stats)
+	}
+	if s.writer != nil {
+		t.WriteSharedIndex(s.writer.Stats)
+	}
+}
+
+// run runs the writer or the reader until ctx ends.
+func (s *sharedIndex) run(ctx context.Context, g *group, stop context.CancelCauseFunc) {
+	if s.reader != nil {
+		g.run("shared index", stop, func() error { return s.reader.Run(ctx) })
+	}
+	if s.writer != nil {
+		g.run("shared index", stop, func() error { return s.writer.Run(ctx) })
+	}
+}
