@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -172,8 +173,8 @@ func (r *Reader) lost(err error) {
 
 // trust tells the fleet how far a holder's entries can be believed. Callers hold r.mu.
 func (r *Reader) trust(h fleet.Holder, o opinion) {
-	if r.trusted[h] != o {
-		r.trusted[h] = o
+	r.trusted[h] = o
+	if level, why := r.parts.Fleet.Snapshot().Trust(h); level != o.level || why != o.why {
 		r.parts.Fleet.SetTrust(h, o.level, o.why)
 	}
 }
@@ -287,11 +288,12 @@ func (r *Reader) use(all []*description) {
 	t := &table{bySlot: map[uint32]int{}}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	maps.DeleteFunc(r.trusted, func(h fleet.Holder, _ opinion) bool { return snap.Worker(h) == nil })
 	for _, w := range snap.Workers() {
 		for _, h := range w.Holders {
 			e := best[h]
 			if e == nil {
-				if r.trusted[h].level != fleet.TrustNone || r.trusted[h].why != "" {
+				if _, was := r.trusted[h]; was {
 					r.trust(h, opinion{fleet.TrustNone, "no writer of the shared index knows this worker"})
 				}
 				continue
