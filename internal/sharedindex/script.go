@@ -12,10 +12,10 @@ import (
 )
 
 // applyScript applies changes of rows. KEYS has the names of the records that could have the blocks of each change,
-// from the row's first block on. ARGV[1] is the time to live in milliseconds. ARGV[2] has slots of three bytes each: all
-// slots below the first one and all the others are dead, and their entries are dropped from each record that changes.
-// Each further argument is one change: the number of its keys, the first block that changes, 1 to add or 0 to drop, the
-// slot, and the plane.
+// from the row's first block on. ARGV[1] is the time to live in milliseconds. ARGV[2] has slots of three bytes each:
+// all slots below the first one and all the others are dead, and their entries are dropped from each record that
+// changes. Each further argument is one change: the number of its keys, the first block that changes, 1 to add or 0 to
+// drop, the slot, and the plane.
 //
 // The script walks from record to record. A block that no record has extends the record that ends right before it, or
 // begins a record of its own. Blocks at a record's end that nobody has are cut off.
