@@ -25,7 +25,7 @@ type Stats struct {
 
 // counters are the counters of a Reader and of a Writer. Each field is for one of them or for both.
 type counters struct {
-	connected                                             atomic.Bool
-	lookups, failed, roundTrips, hits, misses, invalid    atomic.Int64
-	writers, holders, written, refused, sessions, problem atomic.Int64
+	connected                                          atomic.Bool
+	lookups, failed, roundTrips, hits, misses, invalid atomic.Int64
+	writers, holders, written, refused, sessions       atomic.Int64
 }

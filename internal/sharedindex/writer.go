@@ -45,7 +45,6 @@ type Writer struct {
 	counts counters
 
 	// The fields below belong to Run's goroutine.
-	ops      []op // changes that are being written
 	spare    []op
 	dead     []deadSlot
 	floor    floor
