@@ -117,8 +117,8 @@ func TestReadersFollowWriters(t *testing.T) {
 		w.store(1, 1)
 		w.exact(0, 1)
 		w.exact(1, 1)
-		if w.blocks(2, 1) != 0 || w.trust(2) == fleet.TrustExact {
-			t.Errorf("a holder without events: %d blocks, trust %v", w.blocks(2, 1), w.trust(2))
+		if w.blocks(2, 1) != 0 || w.trust(2) != fleet.TrustExact {
+			t.Errorf("a holder that is known to be empty: %d blocks, trust %v", w.blocks(2, 1), w.trust(2))
 		}
 		w.index.Remove(0, block.TierGPU, 0, hashes[25:])
 		testenv.Until(t, "blocks that were removed are gone", func() bool { return w.blocks(0, 1) == 25 })

@@ -287,6 +287,17 @@ func (m *mirror) tellAgain() {
 	}
 }
 
+// tellRefused begins to tell the holders again of which the server refused blocks.
+func (m *mirror) tellRefused() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, b := range m.books {
+		if b.full && b.slot != 0 && b.next < 0 {
+			b.next, b.full, b.whole = 0, false, false
+		}
+	}
+}
+
 // refused notes that the server was full, so that blocks of these slots are missing there.
 func (m *mirror) refused(ops []op) {
 	m.mu.Lock()

@@ -53,6 +53,7 @@ type Writer struct {
 	beat     time.Time // when it was sent
 	again    time.Time // when all entries are written again
 	listed   time.Time // when the other writers were looked at
+	retried  time.Time // when blocks that the server refused were told again
 	scripts  map[string]string
 	problem  string // the problem that was logged last
 	lastText []byte
@@ -219,6 +220,10 @@ func (w *Writer) step(ctx context.Context, client valkey.Client) (busy bool, err
 		w.again = now.Add(w.config.TTL / 2)
 		w.mirror.tellAgain()
 	}
+	if now.Sub(w.retried) > fullRetry {
+		w.retried = now
+		w.mirror.tellRefused()
+	}
 	if key, slot, next, ok := w.mirror.untold(); ok && w.mirror.waiting() <= w.config.Queue/4 {
 		w.mirror.told(key, slot, w.parts.TellAgain(key.generation, key.holder, next))
 		busy = true
@@ -233,6 +238,9 @@ func (w *Writer) step(ctx context.Context, client valkey.Client) (busy bool, err
 	}
 	return busy || len(ops) > 0, err
 }
+
+// fullRetry is how often a writer tries again what a full server refused.
+const fullRetry = 30 * time.Second
 
 // maxDead is how many dead slots a write names.
 const maxDead = 256
