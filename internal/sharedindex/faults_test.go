@@ -472,3 +472,19 @@ func TestTheCacheHearsOfChanges(t *testing.T) {
 		w.exact(1, 1)
 	})
 }
+
+// In a cluster a row is at one shard, and a command has the keys of one row only.
+func TestAClusterServesLikeOneServer(t *testing.T) {
+	for _, kind := range testenv.ValkeyKinds {
+		t.Run(kind, func(t *testing.T) {
+			s := testenv.StartValkey(t, kind, "--cluster-enabled", "yes")
+			command(t, s, "CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+			testenv.Until(t, "the cluster is ready", func() bool { return strings.Contains(command(t, s, "CLUSTER", "INFO"), "cluster_state:ok") })
+			w := start(t, func(c *Config) { c.URL, c.Cluster = "valkey://"+s.Address, true })
+			hashes := w.store(0, 1)
+			w.exact(0, 1)
+			w.index.Remove(0, block.TierGPU, 0, hashes[21:])
+			testenv.Until(t, "blocks that were removed are gone", func() bool { return w.blocks(0, 1) == 21 })
+		})
+	}
+}
