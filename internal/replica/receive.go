@@ -3,6 +3,7 @@ package replica
 import (
 	"context"
 	"fmt"
+	"runtime/debug"
 	"time"
 
 	"github.com/warmpath/warmpath"
@@ -51,10 +52,7 @@ func (s *Sync) receive(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case m := <-s.incoming:
-			now := time.Now()
-			s.mu.Lock()
-			r.packet(m.Data, now)
-			s.mu.Unlock()
+			r.take(m.Data, time.Now())
 		case <-s.changes:
 			r.changed()
 		case <-look.C:
@@ -63,6 +61,21 @@ func (s *Sync) receive(ctx context.Context) {
 			s.mu.Unlock()
 		}
 	}
+}
+
+// take applies a packet. If a policy panics over what a peer told, only the rest of the packet is lost: a message of
+// another router must not end this one.
+func (r *receiver) take(data []byte, now time.Time) {
+	s := r.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer func() {
+		if cause := recover(); cause != nil {
+			s.parts.Log.Error("a message of another router made the router panic, and is dropped; please report this", "cause", cause, "stack", string(debug.Stack()))
+			s.drop(dropMalformed, 1)
+		}
+	}()
+	r.packet(data, now)
 }
 
 // changed notes that the connection changed.

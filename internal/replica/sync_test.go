@@ -451,3 +451,32 @@ func TestHowFarTogetherTheRoutersExceedALimit(t *testing.T) {
 		}
 	})
 }
+
+func TestAPanicOverAMessageIsSurvived(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBus(1)
+		one, two := b.join(t, DefaultConfig(), 1, nil), b.join(t, DefaultConfig(), 1, nil)
+		testenv.Pass(time.Second)
+		two.sync.mu.Lock()
+		for _, p := range two.sync.peers {
+			p.placements = nil // as a bug in what takes the requests
+		}
+		two.sync.mu.Unlock()
+		d := one.route(1, 100, "")
+		testenv.Pass(40 * time.Millisecond)
+		if two.sync.Status().Counts.Dropped[string(dropMalformed)] == 0 {
+			t.Error("nothing panicked, so the test shows nothing")
+		}
+		done(d)
+		testenv.Pass(40 * time.Millisecond)
+		two.sync.mu.Lock()
+		for _, p := range two.sync.peers {
+			p.placements = two.router.NewPeer()
+		}
+		two.sync.mu.Unlock()
+		d = one.route(2, 100, "")
+		testenv.Pass(time.Second)
+		sameView(t, []*member{one, two}, 1)
+		done(d)
+	})
+}
