@@ -49,8 +49,8 @@ func fleetTime(t *testing.T) (length time.Duration, runs int, rate float64) {
 }
 
 // Four routers that share their requests find as much in the engines' caches as one router in front of the same
-// engines. The log has the figures of bench/results/replicas.md: WARMPATH_FLEET_TIME=20s measures three times as long, and also
-// four routers that do not share.
+// engines. The log has the figures of bench/results/replicas.md: WARMPATH_FLEET_TIME=20s measures three times as long,
+// and also four routers that do not share.
 func TestRoutersTogetherPlaceAsOne(t *testing.T) {
 	testenv.Binary(t)
 	length, runs, rate := fleetTime(t)
