@@ -306,7 +306,7 @@ func TestUnknownKindsFieldsAndVersionsAreSkipped(t *testing.T) {
 		b := newBus(1)
 		one, two := b.join(t, DefaultConfig(), 1, nil), b.join(t, DefaultConfig(), 1, nil)
 		// A newer router adds a field to each record, and records of a new kind.
-		b.change = func(packet []byte) []byte {
+		change := func(packet []byte) []byte {
 			out := slices.Clone(packet[:headerBytes])
 			for records := packet[headerBytes:]; len(records) > 0; {
 				kind, body, rest, err := nextRecord(records)
@@ -319,6 +319,7 @@ func TestUnknownKindsFieldsAndVersionsAreSkipped(t *testing.T) {
 			}
 			return out
 		}
+		b.set(func() { b.change = change })
 		testenv.Pass(time.Second)
 		d := one.route(1, 100, "")
 		testenv.Pass(40 * time.Millisecond)
