@@ -2,7 +2,10 @@ module github.com/warmpath/warmpath/bench
 
 go 1.26.0
 
-require github.com/zeebo/xxh3 v1.1.0
+require (
+	github.com/zeebo/xxh3 v1.1.0
+	golang.org/x/net v0.60.0
+)
 
 require (
 	github.com/beorn7/perks v1.0.1 // indirect
@@ -29,7 +32,6 @@ require (
 	go.opentelemetry.io/otel/trace v1.47.0 // indirect
 	go.opentelemetry.io/proto/otlp v1.11.0 // indirect
 	go.starlark.net v0.0.0-20260908191801-89a6a09411d5 // indirect
-	golang.org/x/net v0.60.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
 	google.golang.org/genproto/googleapis/api v0.0.0-20260928230214-8a89bd6388cc // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260928230214-8a89bd6388cc // indirect

@@ -42,8 +42,8 @@ func trusted(f *mockFleet, trust string) int {
 }
 
 // A router asks an index service in place of an index of its own. The service is killed under load: no request fails,
-// and load alone decides. When a service is there again, the router finds the prefixes again. A router that starts finds
-// them at once.
+// and load alone decides. When a service is there again, the router finds the prefixes again. A router that starts
+// finds them at once.
 func TestARouterWithAnIndexServiceLosesNothingWhenTheServiceDies(t *testing.T) {
 	testenv.Binary(t)
 	address := fmt.Sprintf("127.0.0.1:%d", testenv.FreePort(t))
