@@ -235,9 +235,11 @@ func TestAPeerThatCannotHelpCostsABoundedTime(t *testing.T) {
 	other[len(magic)] = 9
 	cold := newSite(t, Config{}, e)
 	peers := map[string]struct{ url, why string }{
-		"dead":    {"http://" + dead.Addr().String(), "refused"},
-		"silent":  {"http://" + silent.Addr().String(), "index.peer_timeout"},
-		"key":     {serve(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "the admin key is wrong", http.StatusUnauthorized) }), "the admin key is wrong"},
+		"dead":   {"http://" + dead.Addr().String(), "refused"},
+		"silent": {"http://" + silent.Addr().String(), "index.peer_timeout"},
+		"key": {serve(func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "the admin key is wrong", http.StatusUnauthorized)
+		}), "the admin key is wrong"},
 		"foreign": {serve(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") }), "no snapshot"},
 		"version": {serve(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(other) }), "it is 9"},
 		"cut":     {serve(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(good[:len(good)/2]) }), "cut short"},
