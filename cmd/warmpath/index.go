@@ -36,7 +36,8 @@ programs call POST /register with the endpoint of a worker's events. So a list o
 required. The service listens on this machine only; an address that other machines reach needs a
 key (` + config.EnvIndexKey + ` or index_service.key_file).
 
-The file is that of warmpath serve: workers, events, index and index_service count.
+The file is that of warmpath serve: workers, events, index and index_service count. With
+index.backend: valkey this process writes the index that the routers read (docs/shared-index.md).
 SIGHUP reads it again.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) (err error) {
@@ -75,6 +76,9 @@ func (f *indexFlags) override(c *cobra.Command) func(*config.Config) {
 			s.GRPCListen = f.grpcListen
 		}
 		cfg.Listen, cfg.Admin.Listen = "127.0.0.1:0", ""
+		// A file may be that of the routers. This process is where their index is.
+		cfg.Index.URL = ""
+		cfg.Index.Valkey.Write = cfg.Index.Backend == config.BackendValkey
 	}
 }
 

@@ -109,29 +109,8 @@ type App struct {
 func New(cfg *config.Config, o Options) (*App, error) {
 	a := &App{options: o, log: o.Log, cfg: cfg, listening: make(chan struct{})}
 	a.fleet = fleet.New(fleet.Config{Breaker: cfg.Breaker, Expiry: expiry(cfg.Gateway.RequestTimeout), BlockSizes: cfg.Routing.BlockSizes})
-	options := cfg.Options()
-	options.Fleet = a.fleet
-	if options.Index.Seed == 0 {
-		var seed [8]byte
-		rand.Read(seed[:]) // never fails
-		options.Index.Seed = binary.NativeEndian.Uint64(seed[:])
-	}
-	a.external = a.sourcesOf(cfg)
-	attach(options.Policies, a.external)
-	a.countFailures(options.Policies)
-	options.Policy.Failed = a.failuresOf(options.Policy.Name)
-	if x := a.external[options.Policy.Name]; x != nil {
-		options.Policy.Source = x.client.Cached
-	}
-	a.tenants = tenant.NewRegistry()
-	a.tenants.Use(cfg.AllTenants, []byte(cfg.TenantSaltKey))
-	a.share(cfg, &options)
-	a.shareIndex(cfg, &options)
-	var err error
-	if cfg.IndexService.Listen != "" {
-		a.service = newIndexService(a.fleet, &options)
-	}
-	if a.router, err = warmpath.New(options); err != nil {
+	blockSize, err := a.makeRouter(cfg)
+	if err != nil {
 		return nil, err
 	}
 	peers := new(network.Peers)
@@ -172,7 +151,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	if err := a.useModels(cfg, models); err != nil {
 		return nil, err
 	}
-	a.blockSize = options.Policy.BlockSize
+	a.blockSize = blockSize
 	forward := cfg.Proxy
 	forward.Network, forward.Peers = o.Network, peers
 	a.client = proxy.New(forward)
@@ -194,23 +173,55 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	a.gateway.UseServiceLevels(cfg.GatewayLevels())
 	a.gateway.UseModelNames(cfg.ModelNames())
 	a.gateway.UseAdapters(cfg.GatewayAdapters())
+	a.makeAdmin(cfg, bodies, operators)
+	if a.service != nil {
+		a.finishIndexService(cfg)
+	}
+	a.seen = look(a.files())
+	return a, nil
+}
+
+// makeRouter makes the router, and the components that its options name. It returns the block size of its policy.
+func (a *App) makeRouter(cfg *config.Config) (blockSize int, err error) {
+	options := cfg.Options()
+	options.Fleet = a.fleet
+	if options.Index.Seed == 0 {
+		var seed [8]byte
+		rand.Read(seed[:]) // never fails
+		options.Index.Seed = binary.NativeEndian.Uint64(seed[:])
+	}
+	a.external = a.sourcesOf(cfg)
+	attach(options.Policies, a.external)
+	a.countFailures(options.Policies)
+	options.Policy.Failed = a.failuresOf(options.Policy.Name)
+	if x := a.external[options.Policy.Name]; x != nil {
+		options.Policy.Source = x.client.Cached
+	}
+	a.tenants = tenant.NewRegistry()
+	a.tenants.Use(cfg.AllTenants, []byte(cfg.TenantSaltKey))
+	a.share(cfg, &options)
+	a.shareIndex(cfg, &options)
+	if cfg.IndexService.Listen != "" {
+		a.service = newIndexService(a.fleet, &options)
+	}
+	a.router, err = warmpath.New(options)
+	return options.Policy.BlockSize, err
+}
+
+// makeAdmin makes the admin listener.
+func (a *App) makeAdmin(cfg *config.Config, bodies *proxy.Bodies, operators gateway.ConnectionLimit) {
 	parts := admin.Parts{
-		Router: a.router, Gateway: a.gateway, Telemetry: a.telemetry, Tenants: a.tenants, Certificates: a.adminCertificates, Sources: a.sources(), Bodies: bodies, Log: o.Log,
+		Router: a.router, Gateway: a.gateway, Telemetry: a.telemetry, Tenants: a.tenants, Certificates: a.adminCertificates, Sources: a.sources(), Bodies: bodies, Log: a.log,
 		Connections: operators, Streams: a.streams, IndexHolders: a.indexHolders, Workers: a.workers, Notes: a.workers.Notes, TokenModels: a.showModels,
 		Stalled: a.stalled, Meant: config.Meant, Snapshot: a.giver,
 	}
 	if a.replica != nil {
 		parts.Replicas = a.replica.Status
 	}
-	if o.Load != nil {
+	if a.options.Load != nil {
 		parts.Reload = func(context.Context) ([]string, error) { return a.Reload() }
 	}
 	a.admin = admin.New(cfg.Admin, parts)
-	if a.service != nil {
-		a.finishIndexService(cfg)
-	}
-	a.seen = look(a.files())
-	return a, nil
 }
 
 // connections derives the limits of both listeners from the process's limit of file descriptors. A limit of zero means
@@ -386,8 +397,6 @@ func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g
 	g.run("client", stop, func() error { return a.client.Run(rest) })
 	a.runFollowers(rest, g, stop, cfg)
 	g.run("reports", stop, func() error { return a.reporter.Run(rest) })
-	g.run("snapshots", stop, func() error { return a.keeper.Run(rest) })
-	a.shared.run(rest, g, stop)
 	g.run("paces", stop, func() error { return a.watchPaces(rest) })
 	g.run("roles", stop, func() error { return a.watchRoles(rest) })
 	if a.service != nil {
@@ -441,6 +450,8 @@ func (a *App) runFollowers(ctx context.Context, g *group, stop context.CancelCau
 	}
 	g.run("models", stop, func() error { return a.models.Run(ctx) })
 	g.run("ingest", stop, func() error { return a.kvfeed.Run(ctx) })
+	g.run("snapshots", stop, func() error { return a.keeper.Run(ctx) })
+	a.shared.run(ctx, g, stop)
 	g.run("stalls", stop, func() error { return a.watchStalls(ctx) })
 	if cfg.WatchInterval > 0 {
 		g.run("files", stop, func() error { return a.watchFiles(ctx, cfg.WatchInterval) })

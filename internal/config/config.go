@@ -229,7 +229,27 @@ func (i *Index) LookupTimeout() time.Duration {
 // WritesShared reports whether this process mirrors its own index into the shared one.
 func (i *Index) WritesShared() bool { return i.Backend == BackendValkey && i.Valkey.Write }
 
+// validateIndex finds settings of the index that contradict each other.
+func (c *Config) validateIndex(found *problems) {
+	c.Index.validate(found)
+	if !c.Index.Elsewhere() {
+		return
+	}
+	const none = "this router has no index of its own, because of index.url or index.backend: "
+	if c.Events.Listen != "" {
+		found.add("events.listen", errors.New(none+"engines must connect to the process that follows their events"))
+	}
+	if c.IndexService.Listen != "" {
+		found.add("index_service.listen", errors.New(none+"it has none to offer"))
+	}
+	if len(c.Index.Peers) > 0 || c.Index.SnapshotFile != "" {
+		found.add("index", errors.New(none+"remove index.peers and index.snapshot_file, or set them where the index is"))
+	}
+}
+
 func (i *Index) validate(found *problems) {
+	found.section("index", i.WarmStart.Validate())
+	found.section("index", i.ClientConfig.Validate())
 	v := i.Valkey
 	switch i.Backend {
 	case BackendValkey:
@@ -420,19 +440,11 @@ func (c *Config) validate(found *problems) {
 	c.validateIO(found)
 	found.section("workers_dns", c.WorkersDNS.Validate())
 	found.section("reports", c.Reports.Validate())
-	found.section("index", c.Index.WarmStart.Validate())
 	found.section("queue", c.Queue.Validate())
 	found.section("worker_defaults", c.WorkerDefaults.Validate())
 	found.section("admin", c.Admin.Validate())
 	found.section("index_service", c.IndexService.Validate())
-	found.section("index", c.Index.ClientConfig.Validate())
-	if c.Index.URL != "" && c.Events.Listen != "" {
-		found.add("events.listen", errors.New("with index.url the index service follows the events: engines must connect to the service"))
-	}
-	if c.Index.URL != "" && c.IndexService.Listen != "" {
-		found.add("index_service.listen", errors.New("with index.url this router has no index that it could offer: offer the one, or use the other"))
-	}
-	c.Index.validate(found)
+	c.validateIndex(found)
 	found.section("tokens", c.Tokens.Validate())
 	found.section("gateway", c.Gateway.Validate())
 	found.section("sync", c.Sync.Validate())

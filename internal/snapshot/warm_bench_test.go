@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -61,15 +62,11 @@ func BenchmarkWarmStart(b *testing.B) {
 				s := newSite(b, cfg, engines...)
 				if c.replay == 0 {
 					for _, e := range engines {
-						for e.Stats().Subscribers < 2 {
-							time.Sleep(100 * time.Microsecond)
-						}
+						testenv.Until(b, "the router follows", func() bool { return e.Stats().Subscribers == 2 })
 						e.cache(b, 1)
 					}
 				}
-				for len(s.trusts()) < manyEngines || !allExact(s) {
-					time.Sleep(time.Millisecond)
-				}
+				testenv.Until(b, "all trusts are exact", func() bool { return len(s.trusts()) == manyEngines && allExact(s) })
 				times = append(times, time.Since(began))
 				s.stop()
 				if c.replay == 0 {
@@ -141,10 +138,10 @@ func BenchmarkReadersWhileGiving(b *testing.B) {
 // p99 returns the 99th percentile of the latency of decisions, in microseconds.
 func p99(s *site, engines []*engine, window time.Duration) float64 {
 	var took []float64
-	ticker := time.NewTicker(500 * time.Microsecond)
-	defer ticker.Stop()
 	for end := time.Now().Add(window); time.Now().Before(end); {
-		<-ticker.C
+		pause, cancel := context.WithTimeout(context.Background(), 500*time.Microsecond)
+		<-pause.Done()
+		cancel()
 		e := engines[len(took)%len(engines)]
 		tokens := append(e.prompt(len(took)%e.at), 1)
 		began := time.Now()
