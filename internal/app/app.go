@@ -417,7 +417,7 @@ func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g
 		}
 	}
 	if a.replica != nil {
-		a.replica.SetAdmin(addr(a.adminAddress))
+		a.replica.SetAdmin(addr(a.adminAddress), a.adminCertificates != nil)
 		g.run("sync", stop, func() error { return a.replica.Run(rest) })
 	}
 	noMore := a.runSources(rest, g, stop)
@@ -450,7 +450,7 @@ func (a *App) runFollowers(ctx context.Context, g *group, stop context.CancelCau
 	}
 	g.run("models", stop, func() error { return a.models.Run(ctx) })
 	g.run("ingest", stop, func() error { return a.kvfeed.Run(ctx) })
-	g.run("snapshots", stop, func() error { return a.keeper.Run(ctx) })
+	g.run("snapshots", stop, func() error { return a.keepIndex(ctx) })
 	a.shared.run(ctx, g, stop)
 	g.run("stalls", stop, func() error { return a.watchStalls(ctx) })
 	if cfg.WatchInterval > 0 {

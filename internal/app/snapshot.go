@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"crypto/rand"
 	"net/http"
 	"time"
@@ -17,8 +18,33 @@ func (a *App) useSnapshots(cfg *config.Config) {
 	a.giver = snapshot.NewGiver(a.kvfeed, a.options.Version, a.log)
 	a.keeper = snapshot.NewKeeper(cfg.Index.WarmStart, snapshot.Parts{
 		Feed: a.kvfeed, Client: a.peerClient(), Key: cfg.Admin.Key, Name: rand.Text(), Version: a.options.Version,
-		Room: cfg.Index.Bytes, Log: a.log, Others: a.options.PeerAdmins,
+		Room: cfg.Index.Bytes, Log: a.log, Others: a.otherAdmins(cfg),
 	})
+}
+
+// otherAdmins returns what finds the admin addresses of other routers in addition to index.peers; nil: nothing does.
+// Routers that share their requests tell theirs. If there is an admin key, only signed messages are believed: this
+// router shows its key to whom it asks.
+func (a *App) otherAdmins(cfg *config.Config) func() []string {
+	given, synced := a.options.PeerAdmins, a.replica
+	if cfg.Admin.Key != "" && cfg.Sync.Key == "" {
+		synced = nil
+	}
+	switch {
+	case synced == nil:
+		return given
+	case given == nil:
+		return synced.Admins
+	}
+	return func() []string { return append(given(), synced.Admins()...) }
+}
+
+// keepIndex runs the keeper until ctx ends. A router that has just started hears first where its peers are.
+func (a *App) keepIndex(ctx context.Context) error {
+	if a.keeper.Others != nil && a.replica != nil {
+		a.replica.AwaitPeer(ctx)
+	}
+	return a.keeper.Run(ctx)
 }
 
 // peerClient returns the client for the admin listeners of other routers. It uses no proxy from the environment, and

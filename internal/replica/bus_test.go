@@ -8,10 +8,9 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/nats-io/nats.go"
 
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
@@ -90,13 +89,7 @@ func (b *bus) times(probability float64) int {
 }
 
 func (b *bus) deliver(s *Sync, packet []byte) {
-	deliver := func() {
-		select {
-		case s.incoming <- &nats.Msg{Data: packet}:
-		default:
-			s.drop(dropSlow, 1)
-		}
-	}
+	deliver := func() { s.take(packet, time.Now()) }
 	if b.late == 0 {
 		deliver()
 		return
@@ -120,7 +113,11 @@ type member struct {
 	link   *busLink
 	ended  chan error
 	stop   context.CancelFunc
+	placed atomic.Pointer[[2]int] // what SetReplicas was told
 }
+
+// place returns the router's place among the live routers, and their number.
+func (m *member) place() [2]int { return *m.placed.Load() }
 
 // join starts a router with workers on the bus. It runs until stop is called, or the test ends.
 func (b *bus) join(t testing.TB, cfg Config, workers int, tenants *tenant.Registry) *member {
@@ -128,7 +125,8 @@ func (b *bus) join(t testing.TB, cfg Config, workers int, tenants *tenant.Regist
 	cfg.Embedded = true
 	m := &member{t: t, fleet: fleet.New(fleet.Config{}), ended: make(chan error, 1)}
 	var peer func() *warmpath.Peer
-	m.sync = New(cfg, Parts{NewPeer: func() *warmpath.Peer { return peer() }, Tenants: tenants, Log: discard, Name: fmt.Sprint("router ", len(b.links))})
+	number := func(own, count int) { m.placed.Store(&[2]int{own, count}) }
+	m.sync = New(cfg, Parts{NewPeer: func() *warmpath.Peer { return peer() }, SetReplicas: number, Tenants: tenants, Log: discard, Name: fmt.Sprint("router ", len(b.links))})
 	var err error
 	m.router, err = warmpath.New(warmpath.Options{Fleet: m.fleet, Policy: policy.DefaultKVAware().Spec("kv_aware"), Observer: m.sync.Observer()})
 	if err != nil {

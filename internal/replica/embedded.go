@@ -146,6 +146,15 @@ func hostPort(address string) (host string, port int, err error) {
 // peers returns the number of other servers to which there is a route.
 func (e *embedded) peers() int { return e.server.NumRemotes() }
 
+// remote returns the address of another router's server, as IP:PORT; "" if there is no route.
+func (e *embedded) remote() string {
+	now, err := e.server.Routez(&server.RoutezOptions{})
+	if err != nil || len(now.Routes) == 0 {
+		return ""
+	}
+	return net.JoinHostPort(now.Routes[0].IP, strconv.Itoa(now.Routes[0].Port))
+}
+
 // watch connects missing routes soon, and wakes the receiver when routes come and go, until ctx ends. By itself the
 // server connects once a second, which is too long after the network is whole again.
 func (e *embedded) watch(ctx context.Context, s *Sync) {

@@ -15,15 +15,16 @@ import (
 // and the content. A reader skips a record whose kind it does not know, and the end of a content that is longer than it
 // knows. So a newer router may add kinds and fields, and older routers still understand the rest.
 const (
-	recordAdd       byte = 1 // a request was placed: a warmpath.Placement
-	recordPrefilled byte = 2 // the prefill of a request has ended: its id
-	recordFree      byte = 3 // a request has ended: its id
-	recordHeartbeat byte = 4 // who the sender is
-	recordAsk       byte = 5 // the sender asks for all requests under way at the receiver
-	recordState     byte = 6 // the packet is a part of an answer to an ask
-	recordGoodbye   byte = 7 // the sender stops
-	recordSpent     byte = 8 // what a tenant has spent at the sender
-	recordRecent    byte = 9 // a request that has ended, whose session or prompt is still of use: its age, and a Placement
+	recordAdd       byte = 1  // a request was placed: a warmpath.Placement
+	recordPrefilled byte = 2  // the prefill of a request has ended: its id
+	recordFree      byte = 3  // a request has ended: its id
+	recordHeartbeat byte = 4  // who the sender is
+	recordAsk       byte = 5  // the sender asks for all requests under way at the receiver
+	recordState     byte = 6  // the packet is a part of an answer to an ask
+	recordGoodbye   byte = 7  // the sender stops
+	recordSpent     byte = 8  // what a tenant has spent at the sender
+	recordEcho      byte = 10 // the sender's clock, and for each router the clock of its last heartbeat
+	recordRecent    byte = 9  // a request that has ended, whose session or prompt is still of use: its age, and a Placement
 )
 
 // These bounds keep a record far below the 1 MB that a NATS server takes by default.
@@ -315,29 +316,41 @@ func (c *content) ending() ending {
 // heartbeat says who its sender is.
 type heartbeat struct {
 	name, admin, version string
-	sent                 int64 // the sender's time, Unix milliseconds
-	requests             int   // requests under way at the sender
-	hello                bool  // the sender has just connected, and wants a heartbeat from each router at once
+	machine              string // the name of the sender's machine or container
+	requests             int    // requests under way at the sender
+	hello                bool   // the sender has just connected, and wants a heartbeat from each router at once
 }
 
 func (h *heartbeat) append(to []byte) []byte {
-	for _, s := range [...]string{h.name, h.admin, h.version} {
+	for _, s := range [...]string{h.name, h.admin, h.version, h.machine} {
 		to = appendString(to, s)
 	}
-	to = appendCount(binary.AppendUvarint(to, uint64(max(h.sent, 0))), h.requests)
-	return appendBool(to, h.hello)
+	return appendBool(appendCount(to, h.requests), h.hello)
 }
 
 func (c *content) heartbeat() (h heartbeat) {
-	h.name, h.admin, h.version = c.string(false), c.string(false), c.string(false)
-	sent := c.uvarint()
-	if sent > math.MaxInt64 {
-		c.fail()
-		return h
-	}
-	h.sent, h.requests, h.hello = int64(sent), c.count(), c.byte() == 1
+	// These strings come with each heartbeat of the same few routers.
+	h.name, h.admin, h.version, h.machine = c.string(true), c.string(true), c.string(true), c.string(true)
+	h.requests, h.hello = c.count(), c.byte() == 1
 	return h
 }
+
+// echo is what a router repeats of another one's last heartbeat: so that one learns how long messages take.
+type echo struct {
+	to    uint64 // the other router
+	clock int64  // of the heartbeat, microseconds of the other router's clock
+	held  int64  // microseconds from its arrival to this echo
+}
+
+func (e *echo) append(to []byte) []byte {
+	to = binary.LittleEndian.AppendUint64(to, e.to)
+	return binary.AppendUvarint(binary.AppendUvarint(to, uint64(max(e.clock, 0))), uint64(max(e.held, 0)))
+}
+
+// clock reads a time in microseconds, which is not negative.
+func (c *content) clock() int64 { return int64(c.duration()) }
+
+func (c *content) echo() echo { return echo{to: c.fixed(), clock: c.clock(), held: c.clock()} }
 
 // ask asks for all requests under way. nonce is repeated in the answer. recent also asks for recent requests that have
 // ended.

@@ -67,13 +67,17 @@ func TestALongPlacementIsToldByItsBeginning(t *testing.T) {
 }
 
 func TestOtherRecordsAreReadAsTheyWereWritten(t *testing.T) {
-	h := heartbeat{"a", "b", "c", 77, 5, true}
+	h := heartbeat{"a", "b", "c", "d", 5, true}
+	k := echo{5, 77, 8}
 	a := ask{9, true}
 	s := statePart{8, 7, 1, 3}
 	u := spent{"t", 5, -6, 7}
 	e := ending{6, warmpath.Ending{Unsent: true, Outcome: fleet.OutcomeFailed, OutputTokens: 44}}
 	if c := (content{data: h.append(nil)}); c.heartbeat() != h || c.err != nil {
 		t.Error("heartbeat")
+	}
+	if c := (content{data: k.append(nil)}); c.echo() != k || c.err != nil || len(c.data) > 0 {
+		t.Error("echo")
 	}
 	if c := (content{data: a.append(nil)}); c.ask() != a || c.err != nil {
 		t.Error("ask")
@@ -130,7 +134,7 @@ func FuzzPacketsOfOthers(f *testing.F) {
 		m.worker(0)
 		s := New(DefaultConfig(), Parts{NewPeer: router.NewPeer, Log: discard})
 		s.link = &busLink{bus: b, s: s}
-		r := receiver{s: s, names: map[string]string{}}
+		r := &s.receiver
 		now := time.Now()
 		for range 2 { // the second one is a repetition
 			r.packet(packet, now)
@@ -183,7 +187,7 @@ func BenchmarkReceived(b *testing.B) {
 				s := New(cfg, Parts{NewPeer: router.NewPeer, Log: discard})
 				s.link = &busLink{bus: newBus(1), s: s}
 				sign := newSigner(key, cfg.Group)
-				r := receiver{s: s, open: newSigner(key, cfg.Group), names: map[string]string{}}
+				r := &s.receiver
 				out := newOutbox()
 				var sc scratch
 				p := samplePlacement()

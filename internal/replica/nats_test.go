@@ -19,6 +19,12 @@ import (
 // connect starts a router that shares its requests over NATS as cfg says.
 func connect(t *testing.T, cfg Config) *member {
 	t.Helper()
+	return connectWith(t, cfg, func(*Sync) {})
+}
+
+// connectWith is connect, and calls before with the Sync before it runs.
+func connectWith(t *testing.T, cfg Config, before func(*Sync)) *member {
+	t.Helper()
 	m := &member{t: t, fleet: fleet.New(fleet.Config{}), ended: make(chan error, 1)}
 	var peer func() *warmpath.Peer
 	m.sync = New(cfg, Parts{NewPeer: func() *warmpath.Peer { return peer() }, Log: discard, Name: t.Name()})
@@ -31,6 +37,7 @@ func connect(t *testing.T, cfg Config) *member {
 	for i := range 2 {
 		m.worker(i)
 	}
+	before(m.sync)
 	ctx, cancel := context.WithCancel(context.Background())
 	stopped := false
 	m.stop = func() {

@@ -46,9 +46,11 @@ type recent struct {
 // Records that do not fit are dropped, but the requests under way are kept whole. So the digest of the next packet
 // differs from the digests of the peers, and they ask for all requests under way.
 type outbox struct {
-	urgent, ready chan struct{} // with one element each: a request was placed; anything else waits to be sent
+	urgent chan struct{} // with one element: a request was placed
+	ended  *time.Timer   // fires endedDelay after the first end of a prefill or request that waits to be sent
 
 	mu       sync.Mutex // guards the fields below
+	waiting  bool       // ended is set
 	underWay map[uint64]told
 	digest   uint64
 	pending  []byte // whole records
@@ -68,7 +70,9 @@ type scratch struct {
 }
 
 func newOutbox() *outbox {
-	return &outbox{urgent: make(chan struct{}, 1), ready: make(chan struct{}, 1), underWay: map[uint64]told{},
+	ended := time.NewTimer(time.Hour)
+	ended.Stop()
+	return &outbox{urgent: make(chan struct{}, 1), ended: ended, underWay: map[uint64]told{},
 		scratch: sync.Pool{New: func() any { return new(scratch) }}}
 }
 
@@ -126,8 +130,8 @@ func (o *outbox) prefilled(id uint64) {
 	o.underWay[id] = t
 	o.digest ^= digestOf(id, false) ^ digestOf(id, true)
 	o.appendID(recordPrefilled, id)
+	o.wait()
 	o.mu.Unlock()
-	wake(o.ready)
 }
 
 // freed notes that a request has ended.
@@ -148,8 +152,24 @@ func (o *outbox) freed(id uint64, e warmpath.Ending, now time.Time) {
 	} else {
 		o.dropped++
 	}
+	o.wait()
 	o.mu.Unlock()
-	wake(o.ready)
+}
+
+// wait sets the timer, so that the sender is woken once for the ends of some time. Callers hold mu.
+func (o *outbox) wait() {
+	if !o.waiting {
+		o.waiting = true
+		o.ended.Reset(endedDelay)
+	}
+}
+
+// taken notes that nothing waits any more. Callers hold mu.
+func (o *outbox) taken() {
+	if o.waiting {
+		o.waiting = false
+		o.ended.Stop()
+	}
 }
 
 // append appends a record to the pending ones. Callers hold mu.
@@ -204,6 +224,7 @@ func (o *outbox) take(into []byte) (records []byte, digest uint64) {
 	defer o.mu.Unlock()
 	records, digest = o.pending, o.digest
 	o.pending = into[:0]
+	o.taken()
 	return records, digest
 }
 
@@ -213,6 +234,7 @@ func (o *outbox) state(into []byte, withRecent bool) (records []byte, digest uin
 	defer o.mu.Unlock()
 	records, digest = o.pending, o.digest
 	o.pending = into[:0]
+	o.taken()
 	all = make([]told, 0, len(o.underWay))
 	for _, t := range o.underWay {
 		all = append(all, t)

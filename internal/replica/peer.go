@@ -26,15 +26,19 @@ const (
 	maxParts = 1 << 14
 )
 
-// peer is what this router knows of another router. It is used by the receiver only.
+// peer is what this router knows of another router. Sync.mu guards it.
 type peer struct {
 	id, started uint64
 	heartbeat   heartbeat
-	heard       time.Time // when its last packet came
-	beat        time.Time // when its last heartbeat came
-	lag         time.Duration
-	number      uint64 // of the last packet to all
-	direct      uint64 // of the last packet to this router
+	heard       time.Time     // when its last packet came
+	beat        time.Time     // when its last heartbeat came
+	retained    time.Time     // when its requests last got a sign of life
+	clock       int64         // of its last heartbeat, microseconds of its own clock
+	clockAt     time.Time     // when this came
+	echoed      int64         // the clock of this router's heartbeat that it echoed last
+	delay       time.Duration // mean time that messages take; 0: not known
+	number      uint64        // of the last packet to all
+	direct      uint64        // of the last packet to this router
 
 	placements *warmpath.Peer
 	underWay   map[uint64]followed
@@ -143,10 +147,48 @@ func (p *peer) retry(placement *warmpath.Placement, now time.Time) {
 			continue
 		}
 		placement.PrefillCompleted = p.underWay[id].prefilled
-		if p.placements.Add(placement, now.UnixNano()) {
-			delete(p.refused, id)
+		delete(p.refused, id) // before Add, which may panic
+		if !p.placements.Add(placement, now.UnixNano()) {
+			p.refused[id] = data
 		}
 	}
+}
+
+// retain gives the requests under way a sign of life. The view of them equals that of the peer. A request whose load is
+// gone all the same is forgotten, so that the views differ and the peer tells of it again.
+func (p *peer) retain(now time.Time) {
+	p.retained = now
+	if p.keep(now) == 0 {
+		return
+	}
+	for id := range maps.Clone(p.underWay) {
+		if _, refused := p.refused[id]; !refused && !p.placements.Has(id) {
+			p.forget(id)
+			p.differs = true
+		}
+	}
+}
+
+// keep gives the requests under way a sign of life, and ends all others. It returns how many it ended.
+func (p *peer) keep(now time.Time) int {
+	return p.placements.Retain(func(id uint64) bool {
+		_, has := p.underWay[id]
+		return has
+	}, now.UnixNano())
+}
+
+// mostDelay bounds the time that a message takes. A peer whose messages take longer counts as dead half of the time.
+const mostDelay = time.Second
+
+// learnDelay takes half of a round trip. The mean is over about eight heartbeats, as TCP's (RFC 6298, section 2). A
+// process that was not scheduled for a while counts little: nothing above four times the mean is believed at once.
+func (p *peer) learnDelay(half time.Duration) {
+	if half = min(half, mostDelay); p.delay == 0 {
+		p.delay = half
+	} else {
+		p.delay += (min(half, 4*p.delay) - p.delay) / 8
+	}
+	p.placements.SetDelay(p.delay)
 }
 
 // begin notes that a part of an answer to the ask with this nonce came. It returns the number from which its requests
@@ -174,10 +216,8 @@ func (p *peer) finish(now time.Time) bool {
 			p.forget(id)
 		}
 	}
-	p.placements.Retain(func(id uint64) bool {
-		_, has := p.underWay[id]
-		return has
-	}, now.UnixNano())
+	p.retained = now
+	p.keep(now)
 	// Packets up to the answer's number need not come any more: the answer has what they told.
 	p.number = max(p.number, s.number)
 	p.state, p.asked, p.differs = nil, time.Time{}, false

@@ -1,7 +1,6 @@
 package replica
 
 import (
-	"context"
 	"fmt"
 	"runtime/debug"
 	"time"
@@ -11,8 +10,12 @@ import (
 )
 
 const (
-	// lookInterval is how often the receiver looks for dead peers and for answers that did not come.
-	lookInterval = 100 * time.Millisecond
+	// lookInterval is how often dead peers and answers that did not come are looked for. Each look wakes an idle process,
+	// so they are few, and the heartbeats and what tenants have spent are told in the same moments.
+	lookInterval = 150 * time.Millisecond
+	// retainInterval is how often the requests of a peer whose view equals this router's get a sign of life. It is far
+	// below the time after which the fleet takes a request for a leak.
+	retainInterval = 2 * time.Second
 	// retryInterval is how often requests are added again whose worker was not known.
 	retryInterval = 500 * time.Millisecond
 	// lateRecent is how long recent requests wait for their worker: a router that starts does not know its workers yet.
@@ -21,7 +24,7 @@ const (
 	maxLate = maxRecent
 )
 
-// receiver applies what the peers tell. Its fields belong to the goroutine of Sync.receive.
+// receiver applies what the peers tell. Callers of its methods hold Sync.mu.
 type receiver struct {
 	s         *Sync
 	open      signer
@@ -30,7 +33,9 @@ type receiver struct {
 	looked    time.Time
 	retried   time.Time
 	late      []lateRequest
+	// These belong to the goroutine of Sync.share.
 	connected bool
+	seen      bool // connected is known
 }
 
 // lateRequest is a recent request of a peer whose worker is not known here yet.
@@ -41,57 +46,49 @@ type lateRequest struct {
 	until   time.Time
 }
 
-// receive applies what the peers tell until ctx ends.
-func (s *Sync) receive(ctx context.Context) {
-	r := receiver{s: s, open: newSigner(s.cfg.Key, s.cfg.Group), names: map[string]string{}, looked: time.Now(), connected: true}
-	look := time.NewTicker(lookInterval)
-	defer look.Stop()
-	r.changed()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case m := <-s.incoming:
-			r.take(m.Data, time.Now())
-		case <-s.changes:
-			r.changed()
-		case <-look.C:
-			s.mu.Lock()
-			r.look(time.Now())
-			s.mu.Unlock()
-		}
+// take applies a packet. It is called by the goroutines of the connection.
+func (s *Sync) take(data []byte, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return
+	}
+	defer s.survive()
+	s.receiver.packet(data, now)
+}
+
+// survive ends a panic. If a policy panics over what a peer told, only the rest of the packet is lost: a message of
+// another router must not end this one. It is deferred.
+func (s *Sync) survive() {
+	if cause := recover(); cause != nil {
+		s.parts.Log.Error("a message of another router made the router panic, and is dropped; please report this", "cause", cause, "stack", string(debug.Stack()))
+		s.drop(dropMalformed, 1)
 	}
 }
 
-// take applies a packet. If a policy panics over what a peer told, only the rest of the packet is lost: a message of
-// another router must not end this one.
-func (r *receiver) take(data []byte, now time.Time) {
-	s := r.s
+// look looks for what did not come.
+func (s *Sync) look(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	defer func() {
-		if cause := recover(); cause != nil {
-			s.parts.Log.Error("a message of another router made the router panic, and is dropped; please report this", "cause", cause, "stack", string(debug.Stack()))
-			s.drop(dropMalformed, 1)
-		}
-	}()
-	r.packet(data, now)
+	defer s.survive()
+	s.receiver.look(now)
 }
 
-// changed notes that the connection changed.
+// changed notes that the connection changed. It is called without Sync.mu.
 func (r *receiver) changed() {
 	s := r.s
 	now := s.link.connected()
-	if now == r.connected {
+	if r.seen && now == r.connected {
 		return
 	}
-	r.connected = now
+	r.connected, r.seen = now, true
 	if !now {
 		s.parts.Log.Warn("no connection to NATS: this router serves alone, and tries to connect again", "sync", s.cfg.mode())
 		return
 	}
 	s.parts.Log.Info("connected to NATS: requests are shared with the other routers", "sync", s.cfg.mode(), "group", s.cfg.Group, "signed", s.cfg.Key != "")
 	s.counts.reconnects.Add(1)
+	closeOnce(s.joined)
 	s.order(order{kind: recordHeartbeat, ask: ask{recent: true}})
 	s.mu.Lock()
 	for _, p := range s.peers {
@@ -178,8 +175,13 @@ func (r *receiver) packet(data []byte, now time.Time) {
 	if h.digested && h.to == 0 {
 		if p.digest != h.digest {
 			p.differs = true
-		} else if p.answered {
-			p.differs, p.asked, p.state = false, time.Time{}, nil
+		} else {
+			if p.answered {
+				p.differs, p.asked, p.state = false, time.Time{}, nil
+			}
+			if now.Sub(p.retained) >= retainInterval {
+				p.retain(now)
+			}
 		}
 	}
 	r.ask(p, now)
@@ -205,12 +207,13 @@ func (r *receiver) peer(h header, now time.Time) *peer {
 		return nil
 	}
 	p := newPeer(h, s.parts.NewPeer())
-	p.heard, p.beat, p.differs = now, now, true
+	p.heard, p.beat, p.retained, p.differs = now, now, now, true
 	if was {
 		p.number, p.direct = gone.number, gone.to
 		delete(s.gone, h.from)
 	}
 	s.peers[h.from] = p
+	s.number()
 	s.order(order{kind: recordHeartbeat}) // so that the new router hears of this one at once
 	return p
 }
@@ -287,6 +290,11 @@ func (r *receiver) record(p *peer, kind byte, c *content, body []byte, number ui
 		if h := c.heartbeat(); c.err == nil {
 			r.heartbeat(p, h, now)
 		}
+	case recordEcho:
+		if own := c.clock(); c.err == nil {
+			p.clock, p.clockAt = own, now
+			r.echoes(p, c, now)
+		}
 	case recordSpent:
 		if t := c.spent(); c.err == nil && t.tenant != "" {
 			r.spent(p, t, now)
@@ -305,12 +313,35 @@ func (r *receiver) record(p *peer, kind byte, c *content, body []byte, number ui
 func (r *receiver) heartbeat(p *peer, h heartbeat, now time.Time) {
 	first := p.heartbeat == heartbeat{}
 	p.heartbeat, p.beat = h, now
-	p.lag = max(now.Sub(time.UnixMilli(h.sent)), 0)
+	if r.s.usable(&h) {
+		closeOnce(r.s.found)
+	}
 	if first {
 		r.s.parts.Log.Info("another router shares its requests", "router", h.name, "admin", h.admin, "version", h.version)
 	}
 	if h.hello {
 		r.s.order(order{kind: recordHeartbeat})
+	}
+}
+
+// echoes looks for the echo of this router's own heartbeat in a peer's list, and learns how long messages take. Only
+// differences of times of one clock count, so clocks may differ and jump.
+func (r *receiver) echoes(p *peer, c *content, now time.Time) {
+	for len(c.data) > 0 {
+		e := c.echo()
+		if c.err != nil {
+			return
+		}
+		if e.to != r.s.id {
+			continue
+		}
+		trip := r.s.clock(now) - e.clock - e.held
+		if trip < 0 || trip > int64(2*mostDelay/time.Microsecond) || e.clock == p.echoed {
+			return // it makes no sense, or it was seen before
+		}
+		p.echoed = e.clock
+		p.learnDelay(time.Duration(trip) * time.Microsecond / 2)
+		return
 	}
 }
 
@@ -407,18 +438,47 @@ func (r *receiver) drop(p *peer, why string) {
 
 // forget removes a peer. Callers hold s.mu.
 func (s *Sync) forget(p *peer) {
+	delete(s.peers, p.id)
+	s.number()
 	now := time.Now().UnixNano()
-	p.placements.Close(now)
+	for left := p.placements.Len(); left > 0; {
+		s.end(p, now)
+		// If a policy panics, the request over which it panicked has ended, and the others have not.
+		before := left
+		if left = p.placements.Len(); left >= before {
+			break
+		}
+	}
 	for name, t := range p.tenants {
 		s.parts.Tenants.SpentElsewhere(name, tenant.Spent{Active: -t.active}, now)
 	}
-	delete(s.peers, p.id)
+}
+
+// end ends the requests of a peer, up to the first over which a policy panics.
+func (s *Sync) end(p *peer, now int64) {
+	defer s.survive()
+	p.placements.Close(now)
+}
+
+// number tells the router its place among the live routers, in the order of their ids. Callers hold s.mu.
+func (s *Sync) number() {
+	if s.parts.SetReplicas == nil {
+		return
+	}
+	own := 0
+	for id := range s.peers {
+		if id < s.id {
+			own++
+		}
+	}
+	s.parts.SetReplicas(own, 1+len(s.peers))
 }
 
 // dropAll drops all peers, when this router stops.
 func (s *Sync) dropAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.over = true
 	for _, p := range s.peers {
 		s.forget(p)
 	}

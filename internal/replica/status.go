@@ -34,9 +34,10 @@ type PeerStatus struct {
 	Told     int    `json:"told"`     // its requests under way, as its last heartbeat said
 	Refused  int    `json:"refused"`  // those of them whose worker this router does not know
 	Whole    bool   `json:"whole"`    // this router's view of its requests equalled its own, at its last packet
-	// HeartbeatAge is the time since its last heartbeat, and Lag the time that this took, by the clocks of both machines.
+	// HeartbeatAge is the time since its last heartbeat. Delay is the mean time that its messages take: half of a round
+	// trip; 0 is not known.
 	HeartbeatAge float64 `json:"heartbeat_age_seconds"`
-	Lag          float64 `json:"lag_seconds"`
+	Delay        float64 `json:"delay_seconds"`
 }
 
 // Traffic is what was sent and received since the start.
@@ -68,7 +69,7 @@ func (s *Sync) Status() Status {
 	for _, p := range s.peers {
 		out.Peers = append(out.Peers, PeerStatus{ID: idText(p.id), Name: cmp.Or(p.heartbeat.name, idText(p.id)), Admin: p.heartbeat.admin,
 			Version: p.heartbeat.version, Requests: len(p.underWay), Told: p.heartbeat.requests, Refused: len(p.refused), Whole: !p.differs,
-			HeartbeatAge: now.Sub(p.beat).Seconds(), Lag: p.lag.Seconds()})
+			HeartbeatAge: now.Sub(p.beat).Seconds(), Delay: p.delay.Seconds()})
 	}
 	s.mu.Unlock()
 	slices.SortFunc(out.Peers, func(a, b PeerStatus) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID)) })

@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/internal/tenant"
 )
@@ -19,10 +17,13 @@ import (
 // Parts are what a Sync needs in addition to its configuration.
 type Parts struct {
 	NewPeer func() *warmpath.Peer // required: makes the place for the requests of one peer
-	Tenants *tenant.Registry      // whose limits hold for all routers together; nil: limits are not shared
-	Log     *slog.Logger          // required
-	Name    string                // the router's name if the configuration has none
-	Version string                // the router's version
+	// SetReplicas is told this router's place among the live routers, whenever these change: see
+	// [warmpath.Router.SetReplicas]. nil: nobody is told. It is called with a lock held.
+	SetReplicas func(own, count int)
+	Tenants     *tenant.Registry // whose limits hold for all routers together; nil: limits are not shared
+	Log         *slog.Logger     // required
+	Name        string           // the router's name if the configuration has none
+	Version     string           // the router's version
 }
 
 // Sync tells the other routers of this router's requests, and takes theirs. Its methods may be called from any
@@ -32,24 +33,28 @@ type Sync struct {
 	parts   Parts
 	id      uint64
 	started uint64
+	began   time.Time // for the clock of echoes: a time with a monotonic reading
 	out     *outbox
 	link    link
-	admin   atomic.Pointer[string]
+	admin   atomic.Pointer[adminListener]
+	machine string
 	counts  counts
-	orders  chan order // what the receiver wants the sender to send
-	// incoming has the messages of NATS. When it is full, the client of NATS drops messages, and says so.
-	incoming chan *nats.Msg
-	changes  chan struct{} // the connection changed
-	warned   map[reason]time.Time
+	orders  chan order    // what the receiver wants the sender to send
+	changes chan struct{} // the connection changed
+	joined  chan struct{} // closed when the connection came about first
+	found   chan struct{} // closed when the first address for Admins is known
 
-	mu    sync.Mutex // guards peers and what they point at
-	peers map[uint64]*peer
-	gone  map[uint64]header // the last packet of routers that are gone, so that a recording of them is not taken for them
+	mu       sync.Mutex // guards the fields below, and what the peers point at
+	receiver receiver
+	peers    map[uint64]*peer
+	gone     map[uint64]header // the last packet of routers that are gone, so that a recording of them is not taken for them
+	warned   map[reason]time.Time
+	over     bool // Run has ended
 }
 
 // link is the connection to the other routers. NATS is one; tests have another.
 type link interface {
-	// run keeps the connection until ctx ends. It sends messages to s.incoming, and wakes s.changes when the connection
+	// run keeps the connection until ctx ends. It calls s.take with each message, and wakes s.changes when the connection
 	// changes.
 	run(ctx context.Context, s *Sync) error
 	// publish sends a packet to one router, or to all (0). It may block for a second, and keeps no data.
@@ -65,19 +70,16 @@ type order struct {
 	ask  ask
 }
 
-const (
-	// incomingPackets bounds the packets that wait to be read. With the usual packets of 1 KB it holds a second of 500
-	// busy routers; with the longest packets it holds 64 MB.
-	incomingPackets = 1024
-	// maxOrders bounds the orders that wait. A router that is asked by all its peers at once gets one from each.
-	maxOrders = maxPeers
-)
+// maxOrders bounds the orders that wait. A router that is asked by all its peers at once gets one from each.
+const maxOrders = maxPeers
 
 // New returns a Sync. cfg has passed Validate, and is on. New opens nothing.
 func New(cfg Config, parts Parts) *Sync {
-	s := &Sync{cfg: cfg, parts: parts, id: random(), started: uint64(time.Now().UnixNano()), out: newOutbox(),
-		orders: make(chan order, maxOrders), incoming: make(chan *nats.Msg, incomingPackets), changes: make(chan struct{}, 1),
+	now := time.Now()
+	s := &Sync{cfg: cfg, parts: parts, id: random(), started: uint64(now.UnixNano()), began: now, out: newOutbox(), machine: machine(),
+		orders: make(chan order, maxOrders), changes: make(chan struct{}, 1), joined: make(chan struct{}), found: make(chan struct{}),
 		warned: map[reason]time.Time{}, peers: map[uint64]*peer{}, gone: map[uint64]header{}}
+	s.receiver = receiver{s: s, open: newSigner(cfg.Key, cfg.Group), names: map[string]string{}, looked: now}
 	if cfg.Name != "" {
 		s.parts.Name = cfg.Name
 	}
@@ -102,9 +104,6 @@ func (o observer) Placed(d *warmpath.Decision)        { o.out.placed(d) }
 func (o observer) PrefillCompleted(id uint64)         { o.out.prefilled(id) }
 func (o observer) Freed(id uint64, e warmpath.Ending) { o.out.freed(id, e, time.Now()) }
 
-// SetAdmin sets the address at which this router's operators are served, for the peers' operators.
-func (s *Sync) SetAdmin(address string) { s.admin.Store(&address) }
-
 // Run shares requests until ctx ends. Then it says goodbye, and the load of the peers is dropped. It returns an error
 // if the embedded server cannot start. Other faults of NATS are no errors: the router serves alone, and connects again.
 func (s *Sync) Run(ctx context.Context) error {
@@ -122,10 +121,7 @@ func (s *Sync) Run(ctx context.Context) error {
 		defer stop()
 		failed = s.link.run(linked, s)
 	})
-	var loops sync.WaitGroup // waited for below
-	loops.Go(func() { s.send(own) })
-	loops.Go(func() { s.receive(own) })
-	loops.Wait()
+	s.share(own)
 	unlink()
 	wg.Wait()
 	s.dropAll()

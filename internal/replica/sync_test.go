@@ -383,7 +383,7 @@ func TestLimitsHoldForAllRoutersTogether(t *testing.T) {
 			if l := at(i % 2).Enter(now()); l != nil {
 				t.Fatalf("request %d is refused: %+v", i, l)
 			}
-			testenv.Pass(2 * spentInterval)
+			testenv.Pass(2 * lookInterval)
 		}
 		for i := range 3 {
 			if l := at(i).Enter(now()); l == nil || l.Limit != tenant.Concurrency {
@@ -391,12 +391,12 @@ func TestLimitsHoldForAllRoutersTogether(t *testing.T) {
 			}
 		}
 		members[0].stop() // three of the requests were its own
-		testenv.Pass(2 * spentInterval)
+		testenv.Pass(2 * lookInterval)
 		for i := range 3 {
 			if l := at(1 + i%2).Enter(now()); l != nil {
 				t.Errorf("after a router is gone, request %d is limited by %+v", i, l)
 			}
-			testenv.Pass(2 * spentInterval)
+			testenv.Pass(2 * lookInterval)
 		}
 		if l := at(2).Enter(now()); l == nil {
 			t.Error("a fourth request is not limited")
@@ -408,12 +408,12 @@ func TestLimitsHoldForAllRoutersTogether(t *testing.T) {
 		if l := at(1).Spend(6000, now()); l != nil {
 			t.Fatalf("the tokens of a minute: %+v", l)
 		}
-		testenv.Pass(2 * spentInterval)
+		testenv.Pass(2 * lookInterval)
 		if l := at(2).Spend(100, now()); l == nil || l.Limit != tenant.Tokens {
 			t.Errorf("more tokens at another router are limited by %+v", l)
 		}
 		at(1).Settle(6000, 0, 0) // the request was never served
-		testenv.Pass(2 * spentInterval)
+		testenv.Pass(2 * lookInterval)
 		if l := at(2).Spend(100, now()); l != nil {
 			t.Errorf("tokens that were given back are missing: %+v", l)
 		}
@@ -446,7 +446,7 @@ func TestHowFarTogetherTheRoutersExceedALimit(t *testing.T) {
 		}
 		allowed := burst + rate*seconds
 		t.Logf("%d requests of %d", let, allowed)
-		// In the first spentInterval each router may let a burst through; the debt is paid back afterwards.
+		// In the first lookInterval each router may let a burst through; the debt is paid back afterwards.
 		if let < allowed*9/10 || let > allowed+(routers-1)*burst {
 			t.Errorf("%d requests, and the limit is %d", let, allowed)
 		}

@@ -8,7 +8,7 @@ import (
 
 // syncMetrics describes the metrics of the sharing of requests with other routers.
 type syncMetrics struct {
-	connected, peers, requests, age, lag, refused       *prometheus.Desc
+	connected, peers, requests, age, delay, refused     *prometheus.Desc
 	sent, sentBytes, received, receivedBytes, failed    *prometheus.Desc
 	dropped, asks, answers, repairs, connects, underWay *prometheus.Desc
 }
@@ -22,7 +22,7 @@ func newSyncMetrics(desc func(name, help string, labels []string) *prometheus.De
 		requests:      desc("sync_peer_requests", "Requests under way at another router that count as load here, by the name of that router.", router),
 		refused:       desc("sync_peer_refused_requests", "Those of another router's requests under way whose worker this router does not know. They do not count as load.", router),
 		age:           desc("sync_peer_heartbeat_age_seconds", "Time since another router's last heartbeat.", router),
-		lag:           desc("sync_peer_lag_seconds", "Time that another router's last heartbeat took, by the clocks of both machines.", router),
+		delay:         desc("sync_peer_delay_seconds", "Mean time that messages of another router take: half of a round trip. 0: not known yet.", router),
 		sent:          desc("sync_packets_sent_total", "Packets of messages that were sent to other routers.", nil),
 		sentBytes:     desc("sync_sent_bytes_total", "Bytes of the packets that were sent (warmpath_sync_packets_sent_total).", nil),
 		received:      desc("sync_packets_received_total", "Packets of messages that were received, also those that were dropped.", nil),
@@ -49,7 +49,7 @@ func (m *syncMetrics) collect(gauge setGauge, counter setCounter, s replica.Stat
 		gauge(m.requests, float64(p.Requests-p.Refused), p.Name)
 		gauge(m.refused, float64(p.Refused), p.Name)
 		gauge(m.age, p.HeartbeatAge, p.Name)
-		gauge(m.lag, p.Lag, p.Name)
+		gauge(m.delay, p.Delay, p.Name)
 	}
 	c := &s.Counts
 	counter(m.sent, c.Sent)

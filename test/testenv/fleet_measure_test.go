@@ -24,28 +24,37 @@ type measured struct {
 	hit      float64       // share of prompt tokens that were cached, as the engines report
 	first    float64       // mean time to the first token, milliseconds
 	cpu      time.Duration // of all routers
+	share    float64       // of one core, for each router
 	sent     float64       // packets of sync for each request
+	asks     float64       // of all routers for all requests of another one, also those at the start
 }
 
-// fleetTime is how long each fleet serves: 6 s, or $WARMPATH_FLEET_TIME. fleetRuns is how often, and
-// $WARMPATH_FLEET_RATE is the number of requests a second.
-func fleetTime(t *testing.T) (length time.Duration, runs int, rate float64) {
+// traffic is what clients send to a fleet.
+type traffic struct {
+	length time.Duration
+	rate   float64 // requests a second
+	seed   uint64
+}
+
+// fleetTraffic returns the traffic: 6 s, or $WARMPATH_FLEET_TIME, with 25 requests a second, or $WARMPATH_FLEET_RATE.
+// It is measured once, or three times if the time is given.
+func fleetTraffic(t *testing.T) (l traffic, runs int) {
 	t.Helper()
-	length, runs, rate = 6*time.Second, 1, 25
+	l, runs = traffic{length: 6 * time.Second, rate: 25}, 1
 	if text := os.Getenv("WARMPATH_FLEET_TIME"); text != "" {
 		var err error
-		if length, err = time.ParseDuration(text); err != nil {
+		if l.length, err = time.ParseDuration(text); err != nil {
 			t.Fatal(err)
 		}
 		runs = 3
 	}
 	if text := os.Getenv("WARMPATH_FLEET_RATE"); text != "" {
 		var err error
-		if rate, err = strconv.ParseFloat(text, 64); err != nil {
+		if l.rate, err = strconv.ParseFloat(text, 64); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return length, runs, rate
+	return l, runs
 }
 
 // Four routers that share their requests find as much in the engines' caches as one router in front of the same
@@ -53,7 +62,7 @@ func fleetTime(t *testing.T) (length time.Duration, runs int, rate float64) {
 // and also four routers that do not share.
 func TestRoutersTogetherPlaceAsOne(t *testing.T) {
 	testenv.Binary(t)
-	length, runs, rate := fleetTime(t)
+	l, runs := fleetTraffic(t)
 	arms := []string{"one", "four with sync"}
 	if runs > 1 {
 		arms = append(arms, "four without sync", "four with embedded servers")
@@ -61,8 +70,9 @@ func TestRoutersTogetherPlaceAsOne(t *testing.T) {
 	results := map[string][]measured{}
 	for run := range runs {
 		for _, arm := range arms {
+			l.seed = uint64(run)
 			ok := t.Run(fmt.Sprintf("%s %d", arm, run), func(t *testing.T) {
-				results[arm] = append(results[arm], measure(t, arm, length, rate, uint64(run)))
+				results[arm] = append(results[arm], measure(t, arm, l))
 			})
 			if !ok {
 				return
@@ -78,9 +88,10 @@ func TestRoutersTogetherPlaceAsOne(t *testing.T) {
 		return all[len(all)/2]
 	}
 	for _, arm := range arms {
-		t.Logf("%-28s hit rate %.2f %%, first token %.1f ms, CPU %.3f ms a request, %.2f packets a request", arm,
+		t.Logf("%-28s hit rate %.2f %%, first token %.1f ms, CPU %.3f ms a request and %.2f %% of a core a router, %.2f packets a request", arm,
 			100*median(arm, func(m measured) float64 { return m.hit }), median(arm, func(m measured) float64 { return m.first }),
-			median(arm, func(m measured) float64 { return m.cpu.Seconds() * 1e3 / float64(m.requests) }), median(arm, func(m measured) float64 { return m.sent }))
+			median(arm, func(m measured) float64 { return m.cpu.Seconds() * 1e3 / float64(m.requests) }),
+			100*median(arm, func(m measured) float64 { return m.share }), median(arm, func(m measured) float64 { return m.sent }))
 	}
 	hit := func(m measured) float64 { return m.hit }
 	if one, four := median("one", hit), median("four with sync", hit); four < one-0.03 {
@@ -89,7 +100,7 @@ func TestRoutersTogetherPlaceAsOne(t *testing.T) {
 }
 
 // measure starts routers and engines, and sends a workload.
-func measure(t *testing.T, arm string, length time.Duration, rate float64, seed uint64) (m measured) {
+func measure(t *testing.T, arm string, l traffic) (m measured) {
 	t.Helper()
 	n, port := 4, testenv.FreePort(t)
 	sync := func(int) string { return "{}" }
@@ -109,11 +120,13 @@ func measure(t *testing.T, arm string, length time.Duration, rate float64, seed 
 	if strings.Contains(arm, "sync") && arm != "four without sync" || strings.Contains(arm, "embedded") {
 		r.together(t, n-1)
 	}
-	before := r.cpu(t)
-	workload(t, r, length, rate, seed)
+	before, began := r.cpu(t), time.Now()
+	r.serve(t, l)
 	m.cpu = r.cpu(t) - before
+	m.share = m.cpu.Seconds() / time.Since(began).Seconds() / float64(n)
 	for _, g := range r.all {
 		m.sent += metric(t, g, "warmpath_sync_packets_sent_total")
+		m.asks += metric(t, g, "warmpath_sync_asks_total")
 	}
 	for _, g := range r.all {
 		g.Stop(syscall.SIGTERM)
@@ -135,26 +148,26 @@ func measure(t *testing.T, arm string, length time.Duration, rate float64, seed 
 		t.Fatal("no requests")
 	}
 	m.hit, m.first, m.sent = float64(cached)/float64(prompt), first/float64(m.requests), m.sent/float64(m.requests)
-	t.Logf("%s: %d requests, hit rate %.4f, first token %.1f ms, CPU %v, %.2f packets a request", arm, m.requests, m.hit, m.first, m.cpu, m.sent)
+	t.Logf("%s: %d requests, hit rate %.4f, first token %.1f ms, CPU %v, %.2f packets a request, %v asks", arm, m.requests, m.hit, m.first, m.cpu, m.sent, m.asks)
 	return m
 }
 
-// workload sends turns of conversations, each to a random router, at a rate in requests a second.
-func workload(t *testing.T, r *routers, length time.Duration, rate float64, seed uint64) {
+// serve sends turns of conversations, each to a random router.
+func (r *routers) serve(t *testing.T, l traffic) {
 	t.Helper()
 	type talk struct {
 		busy    sync.Mutex
 		history []message
 	}
-	random := rand.New(rand.NewPCG(seed, 3))
+	random := rand.New(rand.NewPCG(l.seed, 3))
 	talks := make([]*talk, 60)
 	for i := range talks {
 		talks[i] = &talk{}
 	}
 	var wg sync.WaitGroup
 	began, at := time.Now(), time.Duration(0)
-	for at < length {
-		at += time.Duration(random.ExpFloat64() / rate * float64(time.Second))
+	for at < l.length {
+		at += time.Duration(random.ExpFloat64() / l.rate * float64(time.Second))
 		i, router, words := random.IntN(len(talks)), random.IntN(len(r.all)), 50+random.IntN(200)
 		timer := time.NewTimer(time.Until(began.Add(at)))
 		<-timer.C

@@ -465,6 +465,31 @@ func TestRoutersShareOverEmbeddedServersThroughFaults(t *testing.T) {
 	}
 }
 
+// A router that joins a group gets the index of another router, although no setting says where that one is.
+func TestARouterThatJoinsStartsWarm(t *testing.T) {
+	testenv.Binary(t)
+	engines := []*mockengine.Server{mock(t, forgetful), mock(t, forgetful)}
+	ports := []int{testenv.FreePort(t), testenv.FreePort(t)}
+	join := func(i int, args ...string) *mockFleet {
+		file := filepath.Join(t.TempDir(), "warmpath.yaml")
+		text := fmt.Sprintf("%ssync: {embedded: true, listen: 127.0.0.1:%d, routes: [nats-route://127.0.0.1:%d]}\n", patient, ports[i], ports[0])
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return serveFile(t, file, engines, args...)
+	}
+	a := join(0, "--policy", "round_robin") // so that both engines have something
+	a.exact(t, engines...)                  // so that it misses nothing
+	asked, workers := converse(t, a, 60)
+	a.exact(t, engines...)
+	b := join(1)
+	b.exact(t, engines...)
+	b.hits(t, asked[0], workers[0])
+	if got := b.metric(t, `warmpath_checkpoints_total{outcome="confirmed"}`); got != 2 {
+		t.Errorf("%v checkpoints are confirmed, want 2", got)
+	}
+}
+
 // decisionsIn reads the decisions of a log.
 func decisionsIn(t *testing.T, file string) (all []decision) {
 	t.Helper()
