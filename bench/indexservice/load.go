@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/binary"
 	"io"
 	"log"
 	"net"
@@ -18,31 +19,39 @@ import (
 // applied is the number of block events so far.
 var applied atomic.Int64
 
-// load asks at a fixed rate over one HTTP/2 connection, and measures from the planned time of each question. It writes
-// frames itself: a client of net/http takes several times as long for a question as the service, on the same machine.
+// load asks at a fixed rate over one connection, and measures from the planned time of each question. It writes frames
+// of HTTP/2 itself: a client of net/http takes several times as long for a question as the service.
 func load(address, form string, rate int, duration time.Duration) result {
 	transport, what, _ := strings.Cut(form, "/")
 	c, err := net.Dial("tcp", address)
 	if err != nil {
 		log.Fatal(err)
 	}
-	if _, err := io.WriteString(c, http2.ClientPreface); err != nil {
-		log.Fatal(err)
-	}
-	l := &loader{conn: c, out: http2.NewFramer(c, nil), in: http2.NewFramer(nil, c), sent: map[uint32]time.Duration{}, credit: 65535, began: time.Now()}
+	l := &loader{conn: c, out: http2.NewFramer(c, nil), in: http2.NewFramer(nil, c), transport: transport, sent: map[uint32]time.Duration{}, credit: 65535, began: time.Now()}
 	l.room = sync.NewCond(&l.mu)
-	must(l.out.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20}))
-	must(l.out.WriteWindowUpdate(0, 1<<30))
 	var bodies [][]byte
 	for n := range prompts {
 		b := body(what, n)
-		if transport == "grpc" {
+		if transport != "h2" {
 			b = append([]byte{0, byte(len(b) >> 24), byte(len(b) >> 16), byte(len(b) >> 8), byte(len(b))}, b...)
 		}
 		bodies = append(bodies, b)
 	}
 	head := headers(transport, what, address)
-	go l.read() // ends with the process
+	if transport == "tcp" {
+		l.credit = 1 << 50
+		go l.readPlain() // ends with the process, as read does
+	} else {
+		_, err := io.WriteString(c, http2.ClientPreface)
+		must(err)
+		must(l.out.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30}))
+		must(l.out.WriteWindowUpdate(0, 1<<30))
+		if transport == "ask" {
+			must(l.out.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: head, EndHeaders: true}))
+			l.streamCredit = 65535
+		}
+		go l.read()
+	}
 	total := int(float64(rate) * duration.Seconds())
 	every := duration / time.Duration(total)
 	l.began = time.Now()
@@ -65,18 +74,25 @@ func load(address, form string, rate int, duration time.Duration) result {
 		late = append(late, time.Since(l.began)-due)
 		stream, b := uint32(2*i+1), bodies[i%len(bodies)]
 		l.mu.Lock()
-		for l.credit < len(b) {
+		for l.credit < len(b) || transport == "ask" && l.streamCredit < len(b) {
 			l.room.Wait()
 		}
 		l.credit -= len(b)
+		l.streamCredit -= len(b)
 		l.sent[stream] = due
-		buffer.Reset()
-		must(frames.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: head, EndHeaders: true}))
-		for len(b) > 16384 {
-			must(frames.WriteData(stream, false, b[:16384]))
-			b = b[16384:]
+		if transport == "ask" || transport == "tcp" {
+			l.order, stream = append(l.order, stream), 1
 		}
-		must(frames.WriteData(stream, true, b))
+		buffer.Reset()
+		switch transport {
+		case "tcp":
+			buffer.Write(b)
+		case "ask":
+			writeData(frames, 1, false, b)
+		default:
+			must(frames.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: head, EndHeaders: true}))
+			writeData(frames, stream, true, b)
+		}
 		_, err := c.Write(buffer.Bytes())
 		l.mu.Unlock()
 		must(err)
@@ -102,18 +118,31 @@ func load(address, form string, rate int, duration time.Duration) result {
 	return result{Asked: total, Failed: total - len(l.times) + l.bad, P50: at(l.times, .5), P90: at(l.times, .9), P99: at(l.times, .99), P999: at(l.times, .999), Late: at(late, .99)}
 }
 
+// writeData writes b in frames of the usual size.
+func writeData(to *http2.Framer, stream uint32, end bool, b []byte) {
+	for len(b) > 16384 {
+		must(to.WriteData(stream, false, b[:16384]))
+		b = b[16384:]
+	}
+	must(to.WriteData(stream, end, b))
+}
+
 // loader is one connection.
 type loader struct {
-	conn    net.Conn
-	out, in *http2.Framer
-	began   time.Time
+	conn      net.Conn
+	out, in   *http2.Framer
+	transport string
+	began     time.Time
+	pending   []byte // the beginning of a message whose end was not read yet
 
-	mu     sync.Mutex // guards the fields below, and writing
-	room   *sync.Cond // credit has grown
-	sent   map[uint32]time.Duration
-	times  []time.Duration
-	credit int // bytes that the service takes
-	bad    int // answers that are no success
+	mu           sync.Mutex // guards the fields below, and writing
+	room         *sync.Cond // credit has grown
+	sent         map[uint32]time.Duration
+	times        []time.Duration
+	order        []uint32 // questions of a stream, whose answers have the same order
+	credit       int      // bytes that the service takes, and takes of the one stream
+	streamCredit int
+	bad          int // answers that are no success
 }
 
 // read reads answers.
@@ -127,7 +156,12 @@ func (l *loader) read() {
 		switch f := f.(type) {
 		case *http2.SettingsFrame:
 			if !f.IsAck() {
+				window, has := f.Value(http2.SettingInitialWindowSize)
 				l.mu.Lock()
+				if has {
+					l.streamCredit += int(window) - 65535
+					l.room.Signal()
+				}
 				must(l.out.WriteSettingsAck())
 				l.mu.Unlock()
 			}
@@ -138,12 +172,14 @@ func (l *loader) read() {
 				l.mu.Unlock()
 			}
 		case *http2.WindowUpdateFrame:
+			l.mu.Lock()
 			if f.StreamID == 0 {
-				l.mu.Lock()
 				l.credit += int(f.Increment)
-				l.room.Signal()
-				l.mu.Unlock()
+			} else {
+				l.streamCredit += int(f.Increment)
 			}
+			l.room.Signal()
+			l.mu.Unlock()
 		case *http2.HeadersFrame:
 			fields, err := decoder.DecodeFull(f.HeaderBlockFragment())
 			must(err)
@@ -158,6 +194,10 @@ func (l *loader) read() {
 				l.end(f.StreamID)
 			}
 		case *http2.DataFrame:
+			if l.transport == "ask" {
+				l.messages(f.Data())
+				continue
+			}
 			if f.StreamEnded() {
 				l.end(f.StreamID)
 			}
@@ -166,6 +206,37 @@ func (l *loader) read() {
 		case *http2.GoAwayFrame:
 			log.Fatalf("the service ends the connection: %v", f.ErrCode)
 		}
+	}
+}
+
+// messages takes messages of a stream: a byte, the length in four bytes, and an answer each.
+func (l *loader) messages(b []byte) {
+	l.pending = append(l.pending, b...)
+	for len(l.pending) >= 5 {
+		n := 5 + int(binary.BigEndian.Uint32(l.pending[1:]))
+		if len(l.pending) < n {
+			break
+		}
+		l.mu.Lock()
+		next := l.order[0]
+		l.order = l.order[1:]
+		if l.transport == "ask" && bytes.HasPrefix(l.pending[5:], []byte{6 << 3}) { // a code comes first if there is one
+			l.bad++
+		}
+		l.mu.Unlock()
+		l.end(next)
+		l.pending = l.pending[n:]
+	}
+	l.pending = append([]byte(nil), l.pending...)
+}
+
+// readPlain reads answers without HTTP/2.
+func (l *loader) readPlain() {
+	b := make([]byte, 64<<10)
+	for {
+		n, err := l.conn.Read(b)
+		must(err)
+		l.messages(b[:n])
 	}
 }
 
@@ -186,6 +257,8 @@ func headers(transport, what, address string) []byte {
 	switch {
 	case transport == "grpc":
 		path, kind = "/warmpath.index.v1.Index/Score", "application/grpc"
+	case transport == "ask":
+		path, kind = "/warmpath.index.v1.Index/Ask", "application/grpc"
 	case strings.HasPrefix(what, "json"):
 		kind = "application/json"
 	}

@@ -11,6 +11,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log"
 	"log/slog"
 	"math/rand/v2"
@@ -124,7 +125,12 @@ func serve(rate int) {
 	}
 	service := indexer.New(indexer.DefaultConfig(), indexer.Parts{Router: router, Fleet: f, Telemetry: telemetry.New(telemetry.DefaultConfig()), Log: slog.New(slog.DiscardHandler), Changes: changes})
 	runtime.GC()
-	fmt.Println(front.Addr(), rpc.Addr())
+	control, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	go answerNothing(control) // ends with the process
+	fmt.Println(front.Addr(), rpc.Addr(), control.Addr())
 	if rate > 0 {
 		go events(router, store, rate) // ends with the process
 	}
@@ -140,6 +146,31 @@ func serve(rate int) {
 	if err := service.Serve(context.Background(), front, rpc); err != nil {
 		log.Fatal(err)
 	}
+}
+
+// answerNothing answers each message of a connection with 400 zeros, without HTTP/2. It is the control: what it takes
+// is the machine's.
+func answerNothing(l net.Listener) {
+	c, err := l.Accept()
+	for ; err == nil; c, err = l.Accept() {
+		go func() { // ends with the connection
+			from := bufio.NewReaderSize(c, 64<<10)
+			head, answer := make([]byte, 5), make([]byte, 405)
+			binary.BigEndian.PutUint32(answer[1:], 400)
+			for {
+				if _, err := io.ReadFull(from, head); err != nil {
+					return
+				}
+				if _, err := from.Discard(int(binary.BigEndian.Uint32(head[1:]))); err != nil {
+					return
+				}
+				if _, err := c.Write(answer); err != nil {
+					return
+				}
+			}
+		}()
+	}
+	log.Fatal(err)
 }
 
 // events stores and removes blocks in announcements of 32 blocks, as engine steps do.
@@ -180,7 +211,8 @@ type result struct {
 	Late                float64 // the 99th percentile of how late a question was sent
 }
 
-// body returns the body of a question about a prompt, in a form: keys, tokens (protobuf), json-keys or json-tokens.
+// body returns the body of a question about a prompt, in a form: keys, tokens, fixed, unknown (protobuf), json-keys or
+// json-tokens.
 func body(form string, n int) []byte {
 	tokens := prompt(n, size*asked+1)
 	h, err := block.NewHasher(block.XXH3, size)
@@ -197,6 +229,16 @@ func body(form string, n int) []byte {
 		return b
 	}
 	out := []byte("\x0a\x01m")
+	if form == "fixed" {
+		out = binary.AppendUvarint(append(out, 13<<3|2), uint64(4*len(tokens)))
+		for _, t := range tokens {
+			out = binary.LittleEndian.AppendUint32(out, uint32(t))
+		}
+		return out
+	}
+	if form == "unknown" { // a model that nobody serves: all but the lookup
+		out = []byte("\x0a\x01n")
+	}
 	if form == "tokens" {
 		var packed []byte
 		for _, t := range tokens {
@@ -213,7 +255,7 @@ func body(form string, n int) []byte {
 }
 
 // standard are the forms and rates that run measures.
-var standard = []string{"grpc/keys@10000", "grpc/tokens@10000", "h2/keys@5000", "h2/tokens@5000", "h2/json-keys@1000", "h2/json-tokens@1000"}
+var standard = []string{"tcp/keys@10000", "ask/keys@10000", "ask/fixed@10000", "grpc/keys@10000", "grpc/tokens@10000", "h2/keys@5000", "h2/tokens@5000", "h2/json-keys@1000", "h2/json-tokens@1000"}
 
 // run measures each form at its rate, with and without events, and prints a table.
 func run(serviceCore, loadCore string, forms []string) {
@@ -263,8 +305,8 @@ func once(self, serviceCore, loadCore, form, rate, duration string, events int) 
 		log.Fatal(err)
 	}
 	lines := bufio.NewReader(out)
-	var front, rpc string
-	if _, err := fmt.Fscan(lines, &front, &rpc); err != nil {
+	var front, rpc, control string
+	if _, err := fmt.Fscan(lines, &front, &rpc, &control); err != nil {
 		log.Fatal(err)
 	}
 	figures := func() (cpu, events int64) {
@@ -274,10 +316,8 @@ func once(self, serviceCore, loadCore, form, rate, duration string, events int) 
 		}
 		return cpu, events
 	}
-	address := front
-	if strings.HasPrefix(form, "grpc") {
-		address = rpc
-	}
+	transport, _, _ := strings.Cut(form, "/")
+	address := map[string]string{"h2": front, "grpc": rpc, "ask": rpc, "tcp": control}[transport]
 	measure := func(duration string) (r row) {
 		began := time.Now()
 		cpu, applied := figures()

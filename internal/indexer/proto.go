@@ -46,6 +46,10 @@ func eachField(b []byte, take func(f *field) error) error {
 			f.number, n = protowire.ConsumeVarint(b)
 		case protowire.Fixed64Type:
 			f.number, n = protowire.ConsumeFixed64(b)
+		case protowire.Fixed32Type:
+			var v uint32
+			v, n = protowire.ConsumeFixed32(b)
+			f.number = uint64(v)
 		case protowire.BytesType:
 			f.bytes, n = protowire.ConsumeBytes(b)
 		default:
@@ -122,6 +126,27 @@ func appendFixed[T ~uint64](dst []T, f *field, most int) ([]T, error) {
 	dst = slices.Grow(dst, len(b)/8)
 	for ; len(b) >= 8; b = b[8:] {
 		dst = append(dst, T(binary.LittleEndian.Uint64(b)))
+	}
+	return dst, nil
+}
+
+// appendFixed32 appends the elements of a repeated fixed32 field, which may be packed or single, to dst.
+func appendFixed32(dst []uint32, f *field, most int) ([]uint32, error) {
+	if f.kind == protowire.Fixed32Type {
+		return append(dst, uint32(f.number)), over(len(dst)+1, most)
+	}
+	b := f.bytes
+	if len(b)%4 != 0 {
+		return dst, errWire
+	}
+	if err := over(len(dst)+len(b)/4, most); err != nil {
+		return dst, err
+	}
+	n := len(dst)
+	dst = slices.Grow(dst, len(b)/4)[:n+len(b)/4]
+	for i := n; len(b) >= 4; i++ {
+		dst[i] = binary.LittleEndian.Uint32(b)
+		b = b[4:]
 	}
 	return dst, nil
 }

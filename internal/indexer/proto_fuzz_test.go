@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -22,8 +23,8 @@ func TestMessagesAreReadAsTheyAreWritten(t *testing.T) {
 	long := string(bytes.Repeat([]byte("x"), 300)) // so that the length of an inner message takes two bytes
 	for _, m := range []message{
 		&question{model: "m", tokens: []block.Token{0, 127, 128, 16383, 16384, 1<<21 - 1, 1 << 21, 1<<32 - 1}, blockSize: 16, lora: "l", salt: "s", extra: "e", group: "g", workers: []string{"a", "b"}},
-		&question{keys: []block.Key{1, 1 << 63}, hasKeys: true, algorithm: "fnv1a", text: "t", hasText: true},
-		&answer{model: "m", blockSize: 16, tokens: 9, scores: []score{{worker: long, rank: 3, matched: 1 << 20, tier: [4]int{1, 2, 3, 4}, full: 5, trust: fleet.TrustDegraded}, {worker: "b"}}},
+		&question{keys: []block.Key{1, 1 << 63}, hasKeys: true, algorithm: "fnv1a", text: "t", hasText: true, id: 1 << 63},
+		&answer{model: "m", blockSize: 16, tokens: 9, scores: []score{{worker: long, rank: 3, matched: 1 << 20, tier: [4]int{1, 2, 3, 4}, full: 5, trust: fleet.TrustDegraded}, {worker: "b"}}, id: 3, code: 5, problem: "p"},
 		&registration{worker: "w", models: []fleet.Model{{ID: "m", Root: long, Parent: "p"}}, group: "g", engine: "vllm", version: "1", blockSize: 32,
 			sources: []fleet.EventSource{{Rank: 2, Endpoint: "tcp://a:1", Replay: "tcp://a:2", Topic: "t"}}, ranks: 3, firstRank: 2, lease: 30 * time.Second},
 		&registered{listed: true}, &removal{worker: "w", rankPlusOne: 2}, &empty{}, &changeRequest{"m", "g"}, &dumpRequest{"m", "g", "w"},
@@ -51,10 +52,30 @@ func TestListsAreBounded(t *testing.T) {
 	}
 }
 
+// Token ids in four bytes each are the same as token ids in as many bytes as they need.
+func TestTokenIdsMayHaveFourBytesEach(t *testing.T) {
+	for name, c := range map[string]struct {
+		b    []byte
+		want []block.Token
+		bad  bool
+	}{
+		"packed":       {append([]byte{13<<3 | 2, 8}, 1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff), []block.Token{1, 1<<32 - 1}, false},
+		"one by one":   {[]byte{13<<3 | 5, 1, 0, 0, 0, 13<<3 | 5, 2, 1, 0, 0}, []block.Token{1, 258}, false},
+		"half a token": {[]byte{13<<3 | 2, 2, 1, 0}, nil, true},
+		"too many":     {append([]byte{13<<3 | 2, 0x84, 0x80, 0x80, 8}, make([]byte, 4*(maxTokens+1))...), nil, true},
+	} {
+		var q question
+		if err := q.decode(c.b); (err != nil) != c.bad || !c.bad && !slices.Equal(q.tokens, c.want) {
+			t.Errorf("%s: %v, %v", name, q.tokens, err)
+		}
+	}
+}
+
 func FuzzMessages(f *testing.F) {
 	f.Add((&question{model: "m", tokens: []block.Token{1, 200, 70000}, keys: []block.Key{1}, workers: []string{"a"}}).appendTo(nil))
 	f.Add((&listing{workers: []listedWorker{{worker: "w", ranks: []listedRank{{rank: 1}}}}}).appendTo(nil))
 	f.Add((&registration{worker: "w", models: []fleet.Model{{ID: "m"}}, sources: []fleet.EventSource{{Endpoint: "e"}}}).appendTo(nil))
+	f.Add([]byte{13<<3 | 2, 8, 1, 0, 0, 0, 2, 0, 0, 0, 13<<3 | 5, 3, 0, 0, 0, 14 << 3, 9})
 	f.Add([]byte{0x0a, 0xff, 0xff, 0xff, 0xff, 0x0f})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, m := range messages() {

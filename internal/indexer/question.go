@@ -38,6 +38,7 @@ type question struct {
 	dialect   api.Dialect // of body
 	workers   []string    // score these; empty: every worker that has the first block
 	tenant    bool        // the client speaks as clients of Mooncake's conductor do
+	id        uint64      // comes back in the answer
 
 	// Scratch memory of the answer.
 	read    *api.Request
@@ -90,6 +91,9 @@ type answer struct {
 	blockSize int
 	tokens    int // of the prompt; 0 if only its keys are known
 	scores    []score
+	id        uint64 // of the question
+	code      uint32 // of gRPC: why there is no answer; 0 is a success
+	problem   string // the text of code
 }
 
 // score is what one rank of a worker has. The numbers are tokens.
@@ -118,7 +122,7 @@ func (q *question) appendTo(dst []byte) []byte {
 		dst = protowire.AppendTag(dst, 12, protowire.BytesType)
 		dst = protowire.AppendString(dst, w)
 	}
-	return dst
+	return appendNumber(dst, 14, q.id)
 }
 
 func (q *question) decode(b []byte) (err error) {
@@ -152,6 +156,10 @@ func (q *question) decode(b []byte) (err error) {
 				return over(maxNames+1, maxNames)
 			}
 			q.workers = append(q.workers, f.text())
+		case 13:
+			q.tokens, err = appendFixed32(q.tokens, f, maxTokens)
+		case 14:
+			q.id = f.number
 		}
 		return err
 	})
@@ -164,7 +172,9 @@ func (a *answer) appendTo(dst []byte) []byte {
 	for i := range a.scores {
 		dst = appendInner(dst, 4, &a.scores[i])
 	}
-	return dst
+	dst = appendNumber(dst, 5, a.id)
+	dst = appendNumber(dst, 6, a.code)
+	return appendText(dst, 7, a.problem)
 }
 
 func (a *answer) decode(b []byte) error {
@@ -182,6 +192,12 @@ func (a *answer) decode(b []byte) error {
 				return err
 			}
 			a.scores = append(a.scores, s)
+		case 5:
+			a.id = f.number
+		case 6:
+			a.code = f.small()
+		case 7:
+			a.problem = f.text()
 		}
 		return nil
 	})

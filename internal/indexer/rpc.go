@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"runtime"
 	"sync"
@@ -27,13 +28,16 @@ var _ encoding.CodecV2 = codec{}
 // Name is the name of protobuf in gRPC's content type.
 func (codec) Name() string { return "proto" }
 
+// usualAnswer is the room for an answer in bytes: with eight scores it has 400.
+const usualAnswer = 512
+
 // Marshal encodes a message.
 func (codec) Marshal(v any) (mem.BufferSlice, error) {
 	m, ok := v.(message)
 	if !ok {
 		return nil, fmt.Errorf("bug: %T is no message", v)
 	}
-	return mem.BufferSlice{mem.SliceBuffer(m.appendTo(nil))}, nil
+	return mem.BufferSlice{mem.SliceBuffer(m.appendTo(make([]byte, 0, usualAnswer)))}, nil
 }
 
 // Unmarshal decodes a message.
@@ -95,6 +99,7 @@ var serviceDesc = grpc.ServiceDesc{
 		}),
 	},
 	Streams: []grpc.StreamDesc{
+		{StreamName: "Ask", Handler: askRPC, ServerStreams: true, ClientStreams: true},
 		streamed("Changes", func(ctx context.Context, s *Service, q *changeRequest, send func(message) error) error {
 			from := s.Changes.read()
 			if from == nil {
@@ -124,6 +129,7 @@ func scoreRPC(srv any, ctx context.Context, decode func(any) error, _ grpc.Unary
 	if s.allowedRPC(ctx) {
 		if err = decode(q); err == nil {
 			err = s.score(ctx, q)
+			q.answer.id = q.id
 		}
 	}
 	s.scored(httpStatus(err), time.Since(began))
@@ -133,6 +139,48 @@ func scoreRPC(srv any, ctx context.Context, decode func(any) error, _ grpc.Unary
 		return nil, rpcError(err)
 	}
 	return &answered{&s.questions, q}, nil
+}
+
+// errOneByOne means that the question needs a call of its own.
+var errOneByOne = errors.New("Ask takes only token_ids, tokens and keys: ask with Score about a prompt or a chat")
+
+// askRPC answers Ask. It answers one question after the other, in the goroutine of the stream: to hand a question to
+// another goroutine takes longer than the answer. gRPC reads questions ahead, up to streamWindow, and sends answers
+// together that are ready at the same time.
+func askRPC(srv any, stream grpc.ServerStream) error {
+	r := srv.(*rpc)
+	ctx := stream.Context()
+	if !r.allowedRPC(ctx) {
+		r.scored(httpStatus(errKey), 0)
+		return rpcError(errKey)
+	}
+	for {
+		q := r.questions.Get().(*question)
+		err := stream.RecvMsg(q)
+		if err != nil {
+			q.reset()
+			r.questions.Put(q)
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return rpcError(err)
+		}
+		began := time.Now()
+		switch {
+		case q.hasText || q.body != nil:
+			err = errOneByOne
+		default:
+			err = r.score(ctx, q)
+		}
+		if err != nil {
+			q.answer = answer{scores: q.answer.scores[:0], code: uint32(status.Code(rpcError(err))), problem: err.Error()}
+		}
+		q.answer.id = q.id
+		r.scored(httpStatus(err), time.Since(began))
+		if err := stream.SendMsg(&answered{&r.questions, q}); err != nil {
+			return rpcError(err)
+		}
+	}
 }
 
 // answered is the answer to a question that goes back to its pool once the answer is encoded, which gRPC does once.

@@ -71,6 +71,7 @@ func TestAClientMadeByTheProtobufCompilerIsAnswered(t *testing.T) {
 		"no prompt":         `"error":"INVALID_ARGUMENT"`,
 		"unknown model":     `"error":"NOT_FOUND"`,
 		"prompt":            `"error":"UNAVAILABLE"`,
+		"ask":               `"matched":64, "gpu":64, "trust":"EXACT", "full":64}, {"worker":"http://b", "matched":32, "gpu":32, "trust":"EXACT", "full":32}], "id":"7"}, {"id":"18446744073709551615", "code":5, "error":"no worker serves`,
 		"dump":              `"block_size":16`,
 		"keys":              `"rank":1, "matched":32`,
 		"other keys":        `"error":"FAILED_PRECONDITION"`,

@@ -49,6 +49,10 @@ answer("big", call(index.Score, pb.ScoreRequest(model="m", token_ids=[2**32 - 1]
 answer("no prompt", call(index.Score, pb.ScoreRequest(model="m")))
 answer("unknown model", call(index.Score, pb.ScoreRequest(model="other", token_ids=tokens)))
 answer("prompt", call(index.Score, pb.ScoreRequest(model="m", prompt="hello")))
+asked = index.Ask(iter([
+    pb.ScoreRequest(model="m", tokens=tokens, id=7), pb.ScoreRequest(model="other", tokens=tokens, id=2**64 - 1),
+    pb.ScoreRequest(model="m", prompt="hello", id=9), pb.ScoreRequest(model="m", token_ids=tokens)]), metadata=metadata, timeout=60)
+answer("ask", {"answers": [shown(one) for one in asked]})
 runs = [shown(run) for run in index.Dump(pb.DumpRequest(model="m"), metadata=metadata, timeout=60)]
 answer("dump", {"runs": runs})
 keys = [int(k) for k in runs[0]["keys"]]
