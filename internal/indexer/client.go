@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -53,11 +54,21 @@ type Client struct {
 	soon  chan struct{} // asks for a poll now; has room for one
 	asks  sync.Pool     // *ask
 
+	// stream is a faster way to ask; nil: questions go over HTTP. Where and how it connects is host, secure and network.
+	stream  atomic.Pointer[stream]
+	host    string
+	secure  bool
+	network network.Network
+	warned  atomic.Bool // the log has said that there can be no stream
+
 	// Only Run uses the fields below.
 	silent     bool            // the log has said that the service does not answer
 	down       time.Time       // since when it does not
 	registered map[string]sent // by worker: the last registration
 	differing  map[string]bool // models about whose keys the log has an error
+	current    *stream         // the last stream; nil if there was none
+	streaming  chan struct{}   // has an element while a stream runs, and shortly after
+	running    sync.WaitGroup  // the goroutine of the stream
 }
 
 // sent is a registration that was sent.
@@ -93,7 +104,12 @@ func NewClient(c ClientConfig, router *warmpath.Router, n network.Network, log *
 	}
 	peers := new(network.Peers)
 	peers.Replace([]*network.Peer{peer})
-	x := &Client{config: c, router: router, fleet: router.Fleet(), log: log, soon: make(chan struct{}, 1), registered: map[string]sent{},
+	at, err := url.Parse(c.URL)
+	if err != nil {
+		return nil, fmt.Errorf("index.url: %w", err)
+	}
+	x := &Client{host: at.Hostname(), secure: at.Scheme == "https", network: n, streaming: make(chan struct{}, 1),
+		config: c, router: router, fleet: router.Fleet(), log: log, soon: make(chan struct{}, 1), registered: map[string]sent{},
 		differing: map[string]bool{},
 		http:      &http.Client{Transport: network.NewTransport(n, peers, network.TransportConfig{ConnectTimeout: time.Second, IdleTimeout: time.Minute, IdlePerPeer: 16, Plain: true})}}
 	x.asks.New = func() any { return new(ask) }
@@ -115,9 +131,19 @@ func (c *Client) Match(ctx context.Context, q *warmpath.Lookup) error {
 		c.known.CompareAndSwap(v, next)
 		v = next
 	}
+	question := question{model: q.Model, keys: q.Keys, blockSize: q.BlockSize, algorithm: q.Algorithm.String(), salt: q.Salt, extra: q.Extra}
+	if s := c.stream.Load(); s != nil {
+		answer, err := s.ask(ctx, &question)
+		if err == nil {
+			return v.matches(answer, q)
+		}
+		if !errors.Is(err, errStream) {
+			c.pollSoon() // the service may be gone
+			return err
+		}
+	}
 	a := c.asks.Get().(*ask)
 	defer c.asks.Put(a)
-	question := question{model: q.Model, keys: q.Keys, blockSize: q.BlockSize, algorithm: q.Algorithm.String(), salt: q.Salt, extra: q.Extra}
 	a.out = question.appendTo(a.out[:0])
 	a.body.Reset(a.out)
 	if err := c.call(ctx, http.MethodPost, "/query_by_hash", a, maxAnswer); err != nil {
@@ -133,6 +159,7 @@ func (c *Client) Match(ctx context.Context, q *warmpath.Lookup) error {
 func (v *view) matches(answer []byte, q *warmpath.Lookup) error {
 	size := 0
 	var scores []byte // the service writes block_size before the scores, but any order is valid
+	code, text := uint32(0), ""
 	err := eachField(answer, func(f *field) error {
 		switch f.id {
 		case 2:
@@ -141,11 +168,18 @@ func (v *view) matches(answer []byte, q *warmpath.Lookup) error {
 			if scores == nil {
 				scores = f.bytes
 			}
+		case 6:
+			code = f.small()
+		case 7:
+			text = f.text()
 		}
 		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("read the index service's answer: %w", err)
+	}
+	if code != 0 {
+		return declined(code, text)
 	}
 	if size != q.BlockSize {
 		return fmt.Errorf("%w: the service answered in blocks of %d tokens to keys of %d", warmpath.ErrOtherKeys, size, q.BlockSize)
@@ -216,8 +250,13 @@ func (c *Client) pollSoon() {
 // how far the service's answers can be believed.
 func (c *Client) Run(ctx context.Context) error {
 	defer c.http.CloseIdleConnections()
+	defer c.running.Wait()
+	ctx, stop := context.WithCancel(ctx) // stop ends the stream
+	defer stop()
 	for {
-		c.poll(ctx)
+		if port, ok := c.poll(ctx); ok {
+			c.keepStream(ctx, port)
+		}
 		timer := time.NewTimer(pollEvery)
 		select {
 		case <-ctx.Done():
@@ -244,8 +283,8 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 }
 
-// poll registers workers, and asks the service for its workers.
-func (c *Client) poll(ctx context.Context) {
+// poll registers workers, and asks the service for its workers. It returns the service's port for gRPC, 0 for none.
+func (c *Client) poll(ctx context.Context) (port int, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
 	snap := c.fleet.Snapshot()
@@ -261,18 +300,22 @@ func (c *Client) poll(ctx context.Context) {
 		if context.Cause(ctx) != context.Canceled { // Run ends: the trust stays as it was
 			c.lost(snap, err)
 		}
-		return
+		return 0, false
 	}
 	if c.silent {
 		c.log.Info("the index service answers again", "service", c.config.URL, "silent", time.Since(c.down).Round(time.Millisecond))
 		c.silent = false
 	}
 	c.apply(snap, list)
+	return list.grpcPort, true
 }
 
 // lost notes that the service does not answer. Load alone decides from now on.
 func (c *Client) lost(snap *fleet.Snapshot, err error) {
 	c.known.Store(nil)
+	if c.current != nil {
+		c.current.stop()
+	}
 	if !c.silent {
 		c.silent, c.down = true, time.Now()
 		c.log.Error("the index service does not answer: requests are decided by load until it answers again", "service", c.config.URL, "error", err)

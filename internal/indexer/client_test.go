@@ -10,12 +10,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // asker is a router that asks a service.
@@ -61,21 +61,6 @@ func (a *asker) put(url string, f fleet.Facts) *fleet.Worker {
 	return a.fleet.Snapshot().ByID(id)
 }
 
-// until waits until ok.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	limit := time.After(time.Minute)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-limit:
-			t.Fatalf("not within a minute: %s", what)
-		case <-tick.C:
-		}
-	}
-}
-
 // trusts reports whether a holder has that trust.
 func (a *asker) trusts(h fleet.Holder, want fleet.Trust) bool {
 	got, _ := a.fleet.Snapshot().Trust(h)
@@ -111,7 +96,7 @@ func TestARouterUsesTheIndexOfAService(t *testing.T) {
 	a.fleet.Put("http://x", fleet.Facts{Models: []fleet.Model{{ID: "other"}}, BlockSize: 16}) // other ids of holders than the service's
 	mine := a.put("http://a", facts("tcp://127.0.0.1:9"))
 	a.fleet.Put("http://b", facts("tcp://127.0.0.1:10"))
-	until(t, "the workers are registered", func() bool { return w.service.registry.len() == 3 })
+	testenv.Until(t, "the workers are registered", func() bool { return w.service.registry.len() == 3 })
 	var there *fleet.Worker
 	for _, one := range w.fleet.Snapshot().Workers() {
 		if one.URL == "http://a" {
@@ -123,7 +108,7 @@ func TestARouterUsesTheIndexOfAService(t *testing.T) {
 	}
 	w.fleet.SetTrust(there.Holders[1], fleet.TrustExact, "test")
 	w.router.SetAhead(there.Holders[0], 1)
-	until(t, "the trust is the service's", func() bool { return a.trusts(mine.Holders[1], fleet.TrustExact) })
+	testenv.Until(t, "the trust is the service's", func() bool { return a.trusts(mine.Holders[1], fleet.TrustExact) })
 	if _, why := a.fleet.Snapshot().Trust(mine.Holders[1]); why != "test" {
 		t.Errorf("the reason of the trust is %q", why)
 	}
@@ -154,9 +139,9 @@ func TestARouterDecidesByLoadWhileTheServiceIsDown(t *testing.T) {
 	address := strings.TrimPrefix(w.url, "http://")
 	a := newAsker(t, w.url, nil)
 	mine := a.put("http://a", facts("tcp://127.0.0.1:9"))
-	until(t, "the service is known", func() bool { return a.client.known.Load() != nil && w.service.registry.len() == 1 })
+	testenv.Until(t, "the service is known", func() bool { return a.client.known.Load() != nil && w.service.registry.len() == 1 })
 	w.stop()
-	until(t, "the service's end is noticed", func() bool { return a.trusts(mine.Holders[0], fleet.TrustNone) })
+	testenv.Until(t, "the service's end is noticed", func() bool { return a.trusts(mine.Holders[0], fleet.TrustNone) })
 	if d, err := a.match(t, &warmpath.Request{Model: "m", Tokens: prompt(1, 200)}); !errors.Is(err, ErrDown) || d.MatchTokens != 0 {
 		t.Errorf("%s: %v", d, err)
 	}
@@ -173,8 +158,8 @@ func TestARouterDecidesByLoadWhileTheServiceIsDown(t *testing.T) {
 		_ = server.Close()
 		<-done
 	}()
-	until(t, "the worker is registered again", func() bool { return again.service.registry.len() == 1 })
-	until(t, "the trust is the service's again", func() bool { return a.trusts(mine.Holders[0], fleet.TrustApproximate) })
+	testenv.Until(t, "the worker is registered again", func() bool { return again.service.registry.len() == 1 })
+	testenv.Until(t, "the trust is the service's again", func() bool { return a.trusts(mine.Holders[0], fleet.TrustApproximate) })
 }
 
 func TestARouterTakesNoAnswersAboutOtherKeys(t *testing.T) {
@@ -185,13 +170,13 @@ func TestARouterTakesNoAnswersAboutOtherKeys(t *testing.T) {
 			a := newAsker(t, w.url, func(c *ClientConfig, o *warmpath.Options) { c.Register, o.Algorithm = false, algorithm })
 			mine := a.put("http://a", fleet.Facts{Models: []fleet.Model{{ID: "m"}}, BlockSize: 16})
 			if algorithm == block.XXH3 {
-				until(t, "the router takes the size", func() bool {
+				testenv.Until(t, "the router takes the size", func() bool {
 					_, size, _ := a.router.Keying("m")
 					return size == 64 && a.trusts(mine.Holders[0], fleet.TrustExact)
 				})
 				return
 			}
-			until(t, "the difference is noticed", func() bool { return a.trusts(mine.Holders[0], fleet.TrustNone) })
+			testenv.Until(t, "the difference is noticed", func() bool { return a.trusts(mine.Holders[0], fleet.TrustNone) })
 			if _, err := a.match(t, &warmpath.Request{Model: "m", Tokens: prompt(1, 200)}); !errors.Is(err, warmpath.ErrOtherKeys) {
 				t.Error(err)
 			}
@@ -230,5 +215,5 @@ func TestAnAnswerThatIsNoAnswerIsAnError(t *testing.T) {
 	defer hostile.Close()
 	a := newAsker(t, hostile.URL, nil)
 	h := a.put("http://a", facts("tcp://127.0.0.1:9")).Holders[0]
-	until(t, "the answer is refused", func() bool { return a.trusts(h, fleet.TrustNone) })
+	testenv.Until(t, "the answer is refused", func() bool { return a.trusts(h, fleet.TrustNone) })
 }

@@ -29,7 +29,7 @@ func TestMessagesAreReadAsTheyAreWritten(t *testing.T) {
 			sources: []fleet.EventSource{{Rank: 2, Endpoint: "tcp://a:1", Replay: "tcp://a:2", Topic: "t"}}, ranks: 3, firstRank: 2, lease: 30 * time.Second},
 		&registered{listed: true}, &removal{worker: "w", rankPlusOne: 2}, &empty{}, &changeRequest{"m", "g"}, &dumpRequest{"m", "g", "w"},
 		&listing{workers: []listedWorker{{worker: "w", model: "m", group: "g", blockSize: 1, engineBlockSize: 2, algorithm: "xxh3", source: "list",
-			ranks: []listedRank{{rank: 1, trust: fleet.TrustExact, why: long, ahead: 2, endpoint: "tcp://a:1"}}}}},
+			ranks: []listedRank{{rank: 1, trust: fleet.TrustExact, why: long, ahead: 2, endpoint: "tcp://a:1"}}}}, grpcPort: 8092},
 		&change{number: 1 << 40, kind: changeAdded, model: "m", group: "g", worker: "w", rank: 1, tier: "cpu", cacheGroup: 2, depth: 3, parent: 4, keys: []block.Key{5}, hashes: []uint64{0, 6}, blockSize: 7},
 		&run{model: "m", group: "g", worker: "w", rank: 1, tier: "cpu", cacheGroup: 2, depth: 3, parent: 4, keys: []block.Key{5}, hashes: []uint64{0, 6}, blockSize: 7, problem: "p"},
 	} {

@@ -175,7 +175,10 @@ func (*empty) appendTo(dst []byte) []byte { return dst }
 func (*empty) decode(b []byte) error      { return eachField(b, func(*field) error { return nil }) }
 
 // listing is all workers: WorkersResponse of indexer.proto, and the answer to GET /workers.
-type listing struct{ workers []listedWorker }
+type listing struct {
+	workers  []listedWorker
+	grpcPort int // the service's port for gRPC; 0: it has none
+}
 
 // listedWorker is a worker.
 type listedWorker struct {
@@ -229,18 +232,21 @@ func (l *listing) appendTo(dst []byte) []byte {
 	for i := range l.workers {
 		dst = appendInner(dst, 1, &l.workers[i])
 	}
-	return dst
+	return appendNumber(dst, 2, l.grpcPort)
 }
 
 func (l *listing) decode(b []byte) error {
 	return eachField(b, func(f *field) error {
-		if f.id != 1 {
-			return nil
+		switch f.id {
+		case 1:
+			var w listedWorker
+			err := w.decode(f.bytes)
+			l.workers = append(l.workers, w)
+			return err
+		case 2:
+			l.grpcPort = int(f.small() & 0x7fffffff)
 		}
-		var w listedWorker
-		err := w.decode(f.bytes)
-		l.workers = append(l.workers, w)
-		return err
+		return nil
 	})
 }
 

@@ -62,6 +62,7 @@ type Service struct {
 	questions sync.Pool    // *question
 	reading   atomic.Int64 // bytes of the bodies that are read now
 	dumping   chan struct{}
+	grpcPort  atomic.Int32 // 0 without gRPC
 	scoping   scopes
 	listing   listingCache
 	scored    func(status int, took time.Duration) // counts calls of Score over gRPC
@@ -96,6 +97,9 @@ func (s *Service) Serve(ctx context.Context, front, rpc net.Listener) error {
 	}
 	run("HTTP", func(ctx context.Context) error { return s.serveHTTP(ctx, front) })
 	if rpc != nil {
+		if at, is := rpc.Addr().(*net.TCPAddr); is {
+			s.grpcPort.Store(int32(at.Port))
+		}
 		run("gRPC", func(ctx context.Context) error { return s.serveRPC(ctx, rpc) })
 	}
 	run("leases", s.expire)
@@ -387,7 +391,7 @@ func (s *Service) encodedList() []byte {
 // list returns all workers.
 func (s *Service) list() *listing {
 	snap, listed := s.Fleet.Snapshot(), s.ListedAll()
-	out := &listing{workers: make([]listedWorker, 0, len(snap.Workers()))}
+	out := &listing{grpcPort: int(s.grpcPort.Load()), workers: make([]listedWorker, 0, len(snap.Workers()))}
 	for _, w := range snap.Workers() {
 		base := w.Facts.BaseModel()
 		l := listedWorker{worker: w.URL, engineBlockSize: w.Facts.BlockSize, source: cmp.Or(listed[w.URL], "registered")}

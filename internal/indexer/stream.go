@@ -1,0 +1,260 @@
+package indexer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/network"
+)
+
+const (
+	// openTimeout bounds how long the stream takes from the connection to the answer to its first question.
+	openTimeout = 2 * time.Second
+	// openEvery is the time between the end of a stream, or of an attempt, and the next attempt.
+	openEvery = time.Second
+	// maxQueued bounds the questions that wait to be sent, and maxWaiting those without an answer. Questions beyond them
+	// go over HTTP.
+	maxQueued  = 64
+	maxWaiting = 1024
+	// maxMissed is after how many questions in a row without an answer in time the stream is closed: its connection may
+	// be dead.
+	maxMissed = 16
+)
+
+// errStream means that the stream cannot take a question, or ended before the answer. The question may go over HTTP.
+var errStream = errors.New("the stream of questions to the index service has ended")
+
+// stream asks an index service over one stream of gRPC (Ask). Its method ask may be called from any goroutine.
+type stream struct {
+	questions chan rawMessage // encoded questions that wait to be sent
+	ended     chan struct{}   // closed after the last answer
+	stop      context.CancelFunc
+
+	mu      sync.Mutex        // guards the fields below
+	last    uint64            // the id of the last question
+	waiting map[uint64]*asked // by id; nil when the stream has ended
+	missed  int               // questions in a row without an answer in time
+}
+
+// asked is a question without an answer.
+type asked struct {
+	answer []byte
+	done   chan struct{} // closed when answer is set
+}
+
+// rawMessage is an encoded message.
+type rawMessage []byte
+
+func (m *rawMessage) appendTo(dst []byte) []byte { return append(dst, *m...) }
+
+func (m *rawMessage) decode(b []byte) error {
+	*m = append((*m)[:0], b...)
+	return nil
+}
+
+// ask sends a question, and returns the encoded answer. It is errStream if the question may go another way.
+func (s *stream) ask(ctx context.Context, q *question) ([]byte, error) {
+	a := &asked{done: make(chan struct{})}
+	s.mu.Lock()
+	if s.waiting == nil || len(s.waiting) >= maxWaiting {
+		s.mu.Unlock()
+		return nil, errStream
+	}
+	s.last++
+	q.id = s.last
+	s.waiting[q.id] = a
+	s.mu.Unlock()
+	// The memory is new each time, because gRPC may still send it when ask returns.
+	encoded := q.appendTo(make([]byte, 0, 256+8*len(q.keys)))
+	select {
+	case s.questions <- encoded:
+	default:
+		s.forget(q.id, false)
+		return nil, errStream
+	}
+	select {
+	case <-a.done:
+		return a.answer, nil
+	case <-s.ended:
+		return nil, errStream
+	case <-ctx.Done():
+		s.forget(q.id, errors.Is(ctx.Err(), context.DeadlineExceeded))
+		return nil, fmt.Errorf("ask the index service: %w", ctx.Err())
+	}
+}
+
+// forget drops a question. missed says that its answer did not come in time.
+func (s *stream) forget(id uint64, missed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.waiting, id)
+	if missed {
+		if s.missed++; s.missed >= maxMissed {
+			s.stop()
+		}
+	}
+}
+
+// take gives an answer to the question with its id. An answer to no question comes late or is a mistake of the service,
+// and is dropped.
+func (s *stream) take(answer []byte) error {
+	id := uint64(0)
+	err := eachField(answer, func(f *field) error {
+		if f.id == 5 {
+			id = f.number
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	a := s.waiting[id]
+	if a == nil {
+		return nil
+	}
+	delete(s.waiting, id)
+	s.missed = 0
+	a.answer = append([]byte(nil), answer...)
+	close(a.done)
+	return nil
+}
+
+// run asks over a stream until ctx ends, the stream fails, or too many answers do not come in time. It calls opened
+// when the service has answered a first question. The error says why the stream could not be opened or has ended.
+func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, key string, opened func()) error {
+	defer s.end()
+	if key != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+key)
+	}
+	late := time.AfterFunc(openTimeout, s.stop)
+	defer late.Stop()
+	on, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/warmpath.index.v1.Index/Ask")
+	if err != nil {
+		return err
+	}
+	// A question without a prompt is answered with an error. So the service knows Ask, and the key is right.
+	first := rawMessage((&question{id: 1}).appendTo(nil))
+	if err := on.SendMsg(&first); err != nil {
+		return errors.Join(err, on.RecvMsg(&first)) // RecvMsg has the reason
+	}
+	var answer rawMessage
+	if err := on.RecvMsg(&answer); err != nil {
+		return err
+	}
+	if !late.Stop() {
+		return context.DeadlineExceeded
+	}
+	var sending sync.WaitGroup
+	sending.Go(func() { // ends when ctx ends, below
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case q := <-s.questions:
+				if on.SendMsg(&q) != nil {
+					return // RecvMsg has the reason
+				}
+			}
+		}
+	})
+	defer sending.Wait()
+	defer s.stop()
+	opened()
+	for {
+		if err := on.RecvMsg(&answer); err != nil {
+			return err
+		}
+		if err := s.take(answer); err != nil {
+			return err
+		}
+	}
+}
+
+// end lets the questions without an answer return.
+func (s *stream) end() {
+	s.mu.Lock()
+	s.waiting = nil
+	s.mu.Unlock()
+	close(s.ended)
+}
+
+// keepStream opens a stream to the service if there is none, and the service has gRPC at a port. The stream ends with
+// ctx, or when a poll finds no service.
+func (c *Client) keepStream(ctx context.Context, port int) {
+	if port == 0 || port > 1<<16-1 {
+		return
+	}
+	select {
+	case c.streaming <- struct{}{}: // there is room for one stream
+	default:
+		return
+	}
+	of, stop := context.WithCancel(ctx)
+	s := &stream{questions: make(chan rawMessage, maxQueued), ended: make(chan struct{}), stop: stop, last: 1, waiting: map[uint64]*asked{}}
+	c.current = s
+	c.running.Go(func() { // Run ends ctx, and waits
+		defer func() { <-c.streaming }()
+		defer stop()
+		err := c.openStream(of, s, port)
+		if c.stream.CompareAndSwap(s, nil) {
+			c.log.Info("the stream of questions to the index service has ended: questions go over HTTP until there is a new one", "service", c.config.URL, "reason", err)
+			c.pollSoon()
+		} else if c.warned.CompareAndSwap(false, true) {
+			c.log.Warn("the index service cannot be asked over gRPC, so questions go over HTTP, which takes longer", "service", c.config.URL, "grpc_port", port, "error", err)
+		}
+		select {
+		case <-time.After(openEvery):
+		case <-ctx.Done():
+		}
+	})
+}
+
+// openStream connects to the service's port for gRPC, and asks over s until it ends.
+func (c *Client) openStream(ctx context.Context, s *stream, port int) error {
+	secrets := insecure.NewCredentials()
+	if c.secure {
+		// The files are read again for each connection, because certificates are renewed.
+		settings, err := c.config.TLS.Client()
+		if err != nil {
+			s.end()
+			return err
+		}
+		secrets = credentials.NewTLS(settings)
+	}
+	conn, err := grpc.NewClient("passthrough:///"+net.JoinHostPort(c.host, strconv.Itoa(port)), grpc.WithTransportCredentials(secrets),
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			return network.Of(c.network).Dial(ctx, "tcp", address)
+		}),
+		grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithNoProxy(),
+		grpc.WithInitialConnWindowSize(connWindow), grpc.WithInitialWindowSize(streamWindow),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{}), grpc.MaxCallRecvMsgSize(maxAnswer)))
+	if err != nil {
+		s.end()
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	return s.run(ctx, conn, c.config.Key, func() {
+		c.warned.Store(false)
+		c.log.Info("asking the index service over gRPC", "service", c.config.URL, "grpc_port", port)
+		c.stream.Store(s)
+	})
+}
+
+// declined returns the error of an answer that has a code in place of scores.
+func declined(code uint32, text string) error {
+	return fmt.Errorf("the index service answers %s: %s", codes.Code(code), api.Bounded(text))
+}
