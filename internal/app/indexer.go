@@ -116,6 +116,7 @@ func (a *App) runIndex(ctx, stopping context.Context, stop context.CancelCauseFu
 	served := a.service.serve(stopping)
 	end()
 	close(drained)
+	a.keeper.Save(rest)
 	stopRest()
 	g.wg.Wait()
 	a.tokens.Close()

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -161,11 +162,13 @@ func TestAFrozenServerHoldsNoRequestForLong(t *testing.T) {
 	s.Pause()
 	resume := sync.OnceFunc(s.Resume)
 	defer resume()
-	if n := w.blocks(0, 1); n != -1 {
-		t.Errorf("%d blocks from a frozen server", n)
+	for range mostLate {
+		if n := w.blocks(0, 1); n != -1 {
+			t.Errorf("%d blocks from a frozen server", n)
+		}
 	}
 	if w.trust(0) != fleet.TrustNone {
-		t.Errorf("trust %v", w.trust(0))
+		t.Errorf("trust %v after %d late answers", w.trust(0), mostLate)
 	}
 	began := time.Now()
 	for range 100 {
@@ -176,6 +179,25 @@ func TestAFrozenServerHoldsNoRequestForLong(t *testing.T) {
 	}
 	resume()
 	w.exact(0, 1)
+}
+
+func TestALateAnswerCostsOneLookupAndNotTheTrust(t *testing.T) {
+	s := testenv.StartValkey(t, "valkey")
+	w := start(t, func(c *Config) { c.URL = "valkey://" + s.Address; c.ClientCache = 0 })
+	w.store(0, 1)
+	w.exact(0, 1)
+	w.reader.missed(t.Context(), context.DeadlineExceeded)
+	if w.trust(0) == fleet.TrustNone || w.blocks(0, 1) <= 0 {
+		t.Errorf("one late answer: trust %v", w.trust(0))
+	}
+	left, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 2 * mostLate {
+		w.reader.missed(left, context.Canceled)
+	}
+	if w.trust(0) == fleet.TrustNone {
+		t.Error("clients that left took the trust away")
+	}
 }
 
 func TestAServerThatWasEmptiedIsFilledAgain(t *testing.T) {
@@ -477,7 +499,7 @@ func TestTheCacheHearsOfChanges(t *testing.T) {
 func TestAClusterServesLikeOneServer(t *testing.T) {
 	for _, kind := range testenv.ValkeyKinds {
 		t.Run(kind, func(t *testing.T) {
-			s := testenv.StartValkey(t, kind, "--cluster-enabled", "yes")
+			s := testenv.StartValkey(t, kind, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(testenv.FreePort(t)))
 			command(t, s, "CLUSTER", "ADDSLOTSRANGE", "0", "16383")
 			testenv.Until(t, "the cluster is ready", func() bool { return strings.Contains(command(t, s, "CLUSTER", "INFO"), "cluster_state:ok") })
 			w := start(t, func(c *Config) { c.URL, c.Cluster = "valkey://"+s.Address, true })

@@ -41,6 +41,7 @@ type Reader struct {
 	client atomic.Pointer[valkey.Client]
 	poke   chan struct{} // has an element if the server should be asked at once
 	pool   sync.Pool     // of *lookup
+	late   atomic.Int64  // lookups that were late since the last answer
 
 	mu      sync.Mutex               // guards the fields below
 	trusted map[fleet.Holder]opinion // what the reader told the fleet last
@@ -109,6 +110,7 @@ func (r *Reader) session(ctx context.Context) error {
 	defer tick.Stop()
 	for {
 		if err := r.follow(ctx, client); err != nil {
+			r.lost(err) // before the client is closed, which may wait for the server
 			return err
 		}
 		select {
@@ -328,7 +330,8 @@ func betterThan(a, b *holderEntry) bool {
 }
 
 // Match appends to q.Matches what each holder of the fleet has of a prompt. It asks the server at most twice, and waits
-// at most for Config.Timeout. After an error, nobody is trusted until the server answers again.
+// at most for Config.Timeout. After an error of the connection, or after mostLate late answers in a row, nobody is
+// trusted until the server answers again.
 func (r *Reader) Match(ctx context.Context, q *warmpath.Lookup) error {
 	t, client := r.table.Load(), r.client.Load()
 	if t == nil || client == nil {
@@ -338,23 +341,38 @@ func (r *Reader) Match(ctx context.Context, q *warmpath.Lookup) error {
 	if q.Matches = q.Matches[:0]; len(q.Keys) == 0 {
 		return nil
 	}
+	asker := ctx
 	ctx, cancel := context.WithTimeout(ctx, r.config.Timeout)
 	defer cancel()
 	l := r.pool.Get().(*lookup)
 	defer r.pool.Put(l)
 	if err := l.run(ctx, r, *client, t, q); err != nil {
 		r.counts.failed.Add(1)
-		if !errors.Is(context.Cause(ctx), context.Canceled) {
-			r.lost(err)
-			select {
-			case r.poke <- struct{}{}:
-			default:
-			}
-		}
+		r.missed(asker, err)
 		return fmt.Errorf("look up %d blocks: %w", len(q.Keys), err)
 	}
+	r.late.Store(0)
 	r.counts.lookups.Add(1)
 	return nil
+}
+
+// mostLate is how many lookups in a row may be late. One late lookup says little: this machine may be busy. A server
+// that does not answer in time for long is as good as none.
+const mostLate = 8
+
+// missed records a lookup without an answer. It says nothing about the server if the asker ended first.
+func (r *Reader) missed(asker context.Context, err error) {
+	if asker.Err() != nil {
+		return
+	}
+	if !errors.Is(err, context.DeadlineExceeded) || r.late.Add(1) >= mostLate {
+		r.late.Store(0)
+		r.lost(err)
+	}
+	select {
+	case r.poke <- struct{}{}: // the server is asked at once, with more patience
+	default:
+	}
 }
 
 // slotFor returns the place of a slot's holder in seats, or -1 if the holder's keys are not those of the question.
