@@ -167,6 +167,13 @@ func BenchmarkPlaced(b *testing.B) {
 					spare, _ = out.take(spare)
 				}
 			}
+			out.take(nil)
+			s.placement = p
+			out.add(&s)
+			out.prefilled(p.ID)
+			out.freed(p.ID, warmpath.Ending{}, time.Time{})
+			records, _ := out.take(nil)
+			b.ReportMetric(float64(len(records)), "bytes/request")
 		})
 	}
 }
