@@ -90,3 +90,17 @@ func TestEventsThatAnotherProcessFollowsAreNotFollowed(t *testing.T) {
 	}
 	r.trust(h, fleet.TrustExact, "other process")
 }
+
+// TestAFeedThatBeginsManyStreamsMakesProgress: a start with thousands of workers takes seconds, and is no stall.
+func TestAFeedThatBeginsManyStreamsMakesProgress(t *testing.T) {
+	r := newRig(t, Config{})
+	f := facts(fleet.EngineVLLM, 16)
+	f.Events = []fleet.EventSource{{Endpoint: "tcp://127.0.0.1:1"}}
+	r.fleet.Put(workerURL, f)
+	r.feed.began.Store(1)
+	r.feed.reconcile(t.Context(), r.fleet.Snapshot())
+	defer r.feed.stopAll()
+	if r.feed.began.Load() == 1 {
+		t.Error("the feed began a stream, and made no progress as seen by health checks")
+	}
+}

@@ -276,6 +276,7 @@ func (feed *Feed) reconcile(ctx context.Context, snap *fleet.Snapshot) {
 		}
 	}
 	for h, source := range wanted {
+		feed.step()
 		feed.mu.Lock()
 		_, running := feed.streams[h]
 		feed.mu.Unlock()
