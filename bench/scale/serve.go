@@ -103,7 +103,7 @@ func free() (string, error) {
 	return l.Addr().String(), nil
 }
 
-// usage is what a process has used.
+// used is what a process has used so far.
 type used struct {
 	processor time.Duration
 	resident  int64 // bytes
