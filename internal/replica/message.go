@@ -23,8 +23,8 @@ const (
 	recordState     byte = 6  // the packet is a part of an answer to an ask
 	recordGoodbye   byte = 7  // the sender stops
 	recordSpent     byte = 8  // what a tenant has spent at the sender
-	recordEcho      byte = 10 // the sender's clock, and for each router the clock of its last heartbeat
 	recordRecent    byte = 9  // a request that has ended, whose session or prompt is still of use: its age, and a Placement
+	recordEcho      byte = 10 // the sender's clock, and for each router the clock of its last heartbeat
 )
 
 // These bounds keep a record far below the 1 MB that a NATS server takes by default.

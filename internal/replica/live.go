@@ -1,0 +1,120 @@
+package replica
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/warmpath/warmpath/internal/tenant"
+)
+
+// look looks for what did not come.
+func (s *Sync) look(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer s.survive()
+	s.receiver.look(now)
+}
+
+// look drops dead peers, asks again, and adds requests again whose worker was not known. Callers hold s.mu.
+func (r *receiver) look(now time.Time) {
+	s := r.s
+	if late := now.Sub(r.looked) - lookInterval; late > deadAfter/4 {
+		// This process was stalled, so it could not hear its peers.
+		for _, p := range s.peers {
+			p.heard = p.heard.Add(late)
+		}
+	}
+	r.looked = now
+	retry := now.Sub(r.retried) >= retryInterval
+	if retry {
+		r.retried = now
+		r.retryLate(now)
+	}
+	for _, p := range s.peers {
+		if now.Sub(p.heard) >= deadAfter {
+			r.drop(p, fmt.Sprintf("nothing was heard of it for %v", deadAfter))
+			continue
+		}
+		if retry && len(p.refused) > 0 {
+			p.retry(&r.placement, now)
+		}
+		r.ask(p, now)
+	}
+}
+
+// retryLate learns recent requests again whose worker was not known.
+func (r *receiver) retryLate(now time.Time) {
+	left := r.late[:0]
+	for _, l := range r.late {
+		p := r.s.peers[l.from]
+		c := content{data: l.content, names: r.names}
+		if c.placement(&r.placement); p == nil || c.err != nil || now.After(l.until) || r.recent(p, now) {
+			continue
+		}
+		left = append(left, l)
+	}
+	clear(r.late[len(left):])
+	r.late = left
+}
+
+// drop drops a peer and its load. Callers hold s.mu.
+func (r *receiver) drop(p *peer, why string) {
+	s := r.s
+	s.parts.Log.Info("another router is gone, and its load is dropped", "router", p.heartbeat.name, "why", why, "requests", p.placements.Len())
+	s.forget(p)
+	if len(s.gone) >= 4*maxPeers {
+		for id := range s.gone { // any: the map is full of routers that never come back
+			delete(s.gone, id)
+			break
+		}
+	}
+	s.gone[p.id] = header{from: p.id, started: p.started, number: p.number, to: p.direct}
+}
+
+// forget removes a peer. Callers hold s.mu.
+func (s *Sync) forget(p *peer) {
+	delete(s.peers, p.id)
+	s.number()
+	now := time.Now().UnixNano()
+	for left := p.placements.Len(); left > 0; {
+		s.end(p, now)
+		// If a policy panics, the request over which it panicked has ended, and the others have not.
+		before := left
+		if left = p.placements.Len(); left >= before {
+			break
+		}
+	}
+	for name, t := range p.tenants {
+		s.parts.Tenants.SpentElsewhere(name, tenant.Spent{Active: -t.active}, now)
+	}
+}
+
+// end ends the requests of a peer, up to the first over which a policy panics.
+func (s *Sync) end(p *peer, now int64) {
+	defer s.survive()
+	p.placements.Close(now)
+}
+
+// number tells the router its place among the live routers, in the order of their ids. Callers hold s.mu.
+func (s *Sync) number() {
+	if s.parts.SetReplicas == nil {
+		return
+	}
+	own := 0
+	for id := range s.peers {
+		if id < s.id {
+			own++
+		}
+	}
+	s.parts.SetReplicas(own, 1+len(s.peers))
+}
+
+// dropAll drops all peers, when this router stops.
+func (s *Sync) dropAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over = true
+	for _, p := range s.peers {
+		s.forget(p)
+	}
+}
