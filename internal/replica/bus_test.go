@@ -28,6 +28,7 @@ type bus struct {
 	late   time.Duration                       // packets take up to this time, so later ones overtake them
 	change func(packet []byte) []byte          // changes each packet
 	lost   func(packet []byte, to uint64) bool // loses single packets
+	policy policy.Spec                         // of routers that join
 }
 
 // busLink is the connection of one router. It implements link.
@@ -128,7 +129,7 @@ func (b *bus) join(t testing.TB, cfg Config, workers int, tenants *tenant.Regist
 	number := func(own, count int) { m.placed.Store(&[2]int{own, count}) }
 	m.sync = New(cfg, Parts{NewPeer: func() *warmpath.Peer { return peer() }, SetReplicas: number, Tenants: tenants, Log: discard, Name: fmt.Sprint("router ", len(b.links))})
 	var err error
-	m.router, err = warmpath.New(warmpath.Options{Fleet: m.fleet, Policy: policy.DefaultKVAware().Spec("kv_aware"), Observer: m.sync.Observer()})
+	m.router, err = warmpath.New(warmpath.Options{Fleet: m.fleet, Policy: b.policy, Observer: m.sync.Observer()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +203,9 @@ func (m *member) requests() (n int64) {
 	return n
 }
 
-func newBus(seed uint64) *bus { return &bus{random: rand.New(rand.NewPCG(seed, 1))} }
+func newBus(seed uint64) *bus {
+	return &bus{random: rand.New(rand.NewPCG(seed, 1)), policy: policy.DefaultKVAware().Spec("kv_aware")}
+}
 
 // done ends a request.
 func done(d *warmpath.Decision) { d.Done(fleet.OutcomeServed, time.Now().UnixNano()) }

@@ -2,8 +2,10 @@ package replica
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -159,6 +161,66 @@ func TestRoutersShareOverEmbeddedServers(t *testing.T) {
 		all[2].stop()
 		testenv.Until(t, "the third router is gone", func() bool { return len(all[0].sync.Status().Peers) == 1 })
 		share(t, all[0], all[1])
+	})
+}
+
+// A given server asks for TLS and a token. A router with another token, and one that does not trust the server, serve
+// alone and say why.
+func TestRoutersShareOverTLSWithAToken(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	t.Run("", func(t *testing.T) {
+		cert, key := testenv.Certificate(t)
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := natsServer(t, 0, func(o *server.Options) {
+			o.Authorization, o.TLS, o.TLSTimeout = "a token", true, 10
+			o.TLSConfig = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+		})
+		cfg := DefaultConfig()
+		cfg.NATS, cfg.Token, cfg.TLS.CAFile = s.ClientURL(), "a token", cert
+		one, two := connect(t, cfg), connect(t, cfg)
+		share(t, one, two)
+		for name, change := range map[string]func(cfg *Config){
+			"authorization": func(cfg *Config) { cfg.Token = "another token" },
+			"certificate":   func(cfg *Config) { cfg.TLS.CAFile = "" },
+		} {
+			other := cfg
+			change(&other)
+			three := connect(t, other)
+			testenv.Until(t, "the reason is shown: "+name, func() bool {
+				status := three.sync.Status()
+				return !status.Connected && strings.Contains(strings.ToLower(status.LastError), name)
+			})
+			if strings.Contains(three.sync.Status().LastError, "token") {
+				t.Errorf("the error quotes the token: %s", three.sync.Status().LastError)
+			}
+		}
+	})
+}
+
+func TestEmbeddedServersShareOverTLS(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	t.Run("", func(t *testing.T) {
+		cert, key := testenv.Certificate(t)
+		port := testenv.FreePort(t)
+		join := func(port int, change func(cfg *Config)) *member {
+			cfg := DefaultConfig()
+			cfg.Embedded, cfg.Listen = true, fmt.Sprintf("127.0.0.1:%d", port)
+			change(&cfg)
+			return connect(t, cfg)
+		}
+		tls := func(cfg *Config) { cfg.TLS.CAFile, cfg.TLS.CertFile, cfg.TLS.KeyFile = cert, cert, key }
+		routed := func(cfg *Config) { cfg.Routes = []string{fmt.Sprintf("nats-route://127.0.0.1:%d", port)} }
+		one := join(port, tls)
+		two := join(testenv.FreePort(t), func(cfg *Config) { tls(cfg); routed(cfg) })
+		plain := join(testenv.FreePort(t), routed)
+		testenv.Until(t, "the two with TLS know each other", func() bool { return len(one.sync.Status().Peers) == 1 })
+		share(t, one, two)
+		if n := len(plain.sync.Status().Peers); n != 0 {
+			t.Errorf("a router without TLS has %d peers", n)
+		}
 	})
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/tenant"
+	"github.com/warmpath/warmpath/policy/peers"
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
@@ -203,9 +204,6 @@ func TestARouterThatJoinsHearsOfAll(t *testing.T) {
 		for i := range 300 {
 			open = append(open, one.route(i, 1000, ""))
 		}
-		talk := one.route(1000, 600, "a talk")
-		url := talk.Worker.URL
-		done(talk)
 		testenv.Pass(time.Second)
 		two := b.join(t, DefaultConfig(), 0, nil) // it does not know its workers yet
 		testenv.Pass(50 * time.Millisecond)
@@ -221,7 +219,42 @@ func TestARouterThatJoinsHearsOfAll(t *testing.T) {
 		}
 		testenv.Pass(50 * time.Millisecond)
 		sameView(t, []*member{one, two}, 0)
-		_ = url
+	})
+}
+
+// Talks were served before a router joins. The router that joins knows where they are, and keeps them there.
+func TestARouterThatJoinsKeepsTalksWhereTheyAre(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBus(1)
+		b.policy = peers.DefaultSessionAffinity().Spec("session_affinity")
+		one := b.join(t, DefaultConfig(), 8, nil)
+		testenv.Pass(time.Second)
+		worker := map[string]string{}
+		for i := range 40 {
+			name := fmt.Sprint("talk ", i)
+			d := one.route(i, 100+10*i, name)
+			worker[name] = d.Worker.URL
+			done(d)
+		}
+		testenv.Pass(time.Second)
+		two := b.join(t, DefaultConfig(), 0, nil) // it does not know its workers yet
+		testenv.Pass(time.Second)
+		for i := range 8 {
+			two.worker(i)
+		}
+		testenv.Pass(time.Second)
+		seen := map[string]bool{}
+		for name, url := range worker {
+			d := two.route(1000, 50, name)
+			if d.Worker.URL != url {
+				t.Errorf("%s was at %s, and the router that joined sends it to %s", name, url, d.Worker.URL)
+			}
+			seen[url] = true
+			done(d)
+		}
+		if len(seen) < 3 {
+			t.Errorf("all talks are at %d workers, so the test shows little", len(seen))
+		}
 	})
 }
 
