@@ -23,11 +23,11 @@ func (a *App) useSnapshots(cfg *config.Config) {
 }
 
 // otherAdmins returns what finds the admin addresses of other routers in addition to index.peers; nil: nothing does.
-// Routers that share their requests tell theirs. If there is an admin key, only signed messages are believed: this
-// router shows its key to whom it asks.
+// Routers that share their requests tell theirs, if the messages are signed: this router shows its admin key to whom it
+// asks.
 func (a *App) otherAdmins(cfg *config.Config) func() []string {
 	given, synced := a.options.PeerAdmins, a.replica
-	if cfg.Admin.Key != "" && cfg.Sync.Key == "" {
+	if cfg.Sync.Key == "" {
 		synced = nil
 	}
 	switch {

@@ -76,9 +76,12 @@ func localAddress(remote string) netip.Addr {
 }
 
 // Admins returns the addresses of the peers' admin listeners from which this router can read an index, as
-// http://HOST:PORT. An address with TLS is left out, since nothing says which certificate to trust. So is a loopback
+// http://HOST:PORT. Without a key there are none: anybody could tell an address. An address with TLS is left out, since nothing says which certificate to trust. So is a loopback
 // address of another machine.
 func (s *Sync) Admins() (all []string) {
+	if s.cfg.Key == "" {
+		return nil
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.peers {
@@ -109,8 +112,11 @@ const (
 )
 
 // AwaitPeer waits until an address for Admins is known, but for 600 ms at most, and for 250 ms at most once there is
-// a connection.
+// a connection. Without a key it does not wait.
 func (s *Sync) AwaitPeer(ctx context.Context) {
+	if s.cfg.Key == "" {
+		return
+	}
 	limit := time.NewTimer(firstPeer)
 	defer limit.Stop()
 	joined := s.joined

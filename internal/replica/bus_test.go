@@ -25,6 +25,7 @@ type bus struct {
 	links  []*busLink
 	loss   float64
 	repeat float64
+	fixed  time.Duration                       // packets take this time
 	late   time.Duration                       // packets take up to this time, so later ones overtake them
 	change func(packet []byte) []byte          // changes each packet
 	lost   func(packet []byte, to uint64) bool // loses single packets
@@ -91,6 +92,10 @@ func (b *bus) times(probability float64) int {
 
 func (b *bus) deliver(s *Sync, packet []byte) {
 	deliver := func() { s.take(packet, time.Now()) }
+	if b.fixed > 0 {
+		time.AfterFunc(b.fixed, deliver)
+		return
+	}
 	if b.late == 0 {
 		deliver()
 		return

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"regexp"
 	"slices"
@@ -21,7 +22,7 @@ type Config struct {
 	// further process is needed.
 	Embedded bool `yaml:"embedded"`
 	// Listen is the address, host:port, at which the embedded server expects the other routers' servers. The default is a
-	// loopback address, because who reaches the address and knows no password is a peer.
+	// loopback address. Another address needs user and password, or ca_file and cert_file of tls.
 	Listen string `yaml:"listen"`
 	// Routes are the addresses of the other routers' embedded servers, as nats-route://host:4248. A list may have the
 	// router's own address, so that all routers can have the same list. One router that all others can reach is enough:
@@ -124,7 +125,21 @@ func (c *Config) Validate() error {
 	return errors.Join(problems...)
 }
 
+// open reports whether anybody who reaches an address may use it: it is no loopback address, and asks neither for a
+// password nor for a certificate.
+func (c *Config) open(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	at, notIP := netip.ParseAddr(host)
+	loopback := host == "localhost" || notIP == nil && at.IsLoopback()
+	return err == nil && !loopback && c.User == "" && (c.TLS.CAFile == "" || c.TLS.CertFile == "")
+}
+
 func (c *Config) validateEmbedded(add func(key, text string, args ...any)) {
+	for _, one := range []struct{ key, address string }{{"listen", c.Listen}, {"client_listen", c.ClientListen}} {
+		if c.Embedded && c.open(one.address) {
+			add(one.key, "%s is open to anybody on the network: set sync.user and sync.password_file, or ca_file, cert_file and key_file of sync.tls", one.address)
+		}
+	}
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
 		add("listen", "%.80q is not host:port", c.Listen)
 	}

@@ -35,7 +35,7 @@ func (r *receiver) look(now time.Time) {
 			r.drop(p, fmt.Sprintf("nothing was heard of it for %v", deadAfter))
 			continue
 		}
-		if retry && len(p.refused) > 0 {
+		if retry && (len(p.refused) > 0 || p.overfull) {
 			p.retry(&r.placement, now)
 		}
 		r.ask(p, now)

@@ -192,6 +192,7 @@ func TestAnAddressOnAllInterfacesIsToldAsOneThatPeersReach(t *testing.T) {
 			var all []*member
 			for i := range 2 {
 				cfg := DefaultConfig()
+				cfg.Key = strings.Repeat("k", 32)
 				change(&cfg, i, ports)
 				m := connectWith(t, cfg, func(s *Sync) { s.SetAdmin([]string{"[::]:9191", "0.0.0.0:9292"}[i], false) })
 				all = append(all, m)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/warmpath/warmpath"
@@ -94,7 +95,10 @@ func appendBool(to []byte, b bool) []byte {
 	return append(to, 0)
 }
 
-func appendCount(to []byte, n int) []byte { return binary.AppendUvarint(to, uint64(max(n, 0))) }
+// appendCount appends a number. Clients choose some of them, such as max_tokens, so they are cut here and in count.
+func appendCount(to []byte, n int) []byte {
+	return binary.AppendUvarint(to, uint64(min(max(n, 0), math.MaxInt32)))
+}
 
 // appendPlacement appends p as the content of a record. promptAt is the offset of what tells of the prompt, which comes
 // last.
@@ -170,15 +174,8 @@ func (c *content) uvarint() uint64 {
 	return v
 }
 
-// count reads a number that is at most math.MaxInt32. No count of a message is larger.
-func (c *content) count() int {
-	v := c.uvarint()
-	if v > math.MaxInt32 {
-		c.fail()
-		return 0
-	}
-	return int(v)
-}
+// count reads a number. A larger one than math.MaxInt32 counts as that.
+func (c *content) count() int { return int(min(c.uvarint(), math.MaxInt32)) }
 
 func (c *content) bytes(n int) []byte {
 	if n > len(c.data) {
@@ -332,7 +329,13 @@ func (c *content) heartbeat() (h heartbeat) {
 	// These strings come with each heartbeat of the same few routers.
 	h.name, h.admin, h.version, h.machine = c.string(true), c.string(true), c.string(true), c.string(true)
 	h.requests, h.hello = c.count(), c.byte() == 1
+	h.name, h.version, h.machine = label(h.name), label(h.version), label(h.machine)
 	return h
+}
+
+// label returns a text of another router as one that logs and labels of metrics can have.
+func label(s string) string {
+	return strings.ToValidUTF8(s[:min(len(s), 2*maxName)], "")
 }
 
 // echo is what a router repeats of another one's last heartbeat: so that one learns how long messages take.

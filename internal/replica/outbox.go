@@ -18,6 +18,9 @@ const (
 	// maxRecent and recentBytes bound the requests that have ended and are still told to a router that joins.
 	maxRecent   = 4096
 	recentBytes = 4 << 20
+	// promptOld is how long the prompt of a request that has ended is told to a router that joins. Routers that see no
+	// events expect a prompt at its worker for two minutes.
+	promptOld = 2 * time.Minute
 )
 
 var (
@@ -38,6 +41,7 @@ type told struct {
 type recent struct {
 	content []byte // the beginning of the content of a recordAdd
 	ended   time.Time
+	prompt  bool // content has the prompt
 }
 
 // outbox has what the peers are told. The request path writes into it, and the sender takes from it. It is safe for
@@ -194,7 +198,7 @@ func (o *outbox) remember(t told, now time.Time) {
 	if t.recent == 0 {
 		return
 	}
-	r := recent{t.record[:t.recent], now}
+	r := recent{t.record[:t.recent], now, t.recent == len(t.record)}
 	if t.recent < len(t.record) {
 		// The copy lets the prompt go.
 		r.content = append(append(make([]byte, 0, t.recent+len(noPrompt)), r.content...), noPrompt...)

@@ -13,8 +13,11 @@ const (
 	// second (a machine that swaps, a long garbage collection, a virtual machine that moves) plus one heartbeat, so that
 	// such a stall costs nothing. It is below 2 s, after which the load of a dead router must be gone.
 	deadAfter = 1600 * time.Millisecond
-	// askAgain is the time after which an ask without an answer is repeated.
-	askAgain = 250 * time.Millisecond
+	// askAgain is the time after which an ask without an answer is repeated, and mostAskAgain the time after which it is
+	// repeated again. An answer to one of the last four asks is taken, so it may come after more than a second. Longer
+	// times would be in the way of one view a second after a network is whole again.
+	askAgain     = 250 * time.Millisecond
+	mostAskAgain = 500 * time.Millisecond
 	// maxPeers bounds the routers that are followed.
 	maxPeers = 256
 	// maxFreed bounds the ended requests of a peer that are remembered: a request must not begin again because an older
@@ -47,12 +50,14 @@ type peer struct {
 	freedRing  []uint64
 	freedAt    int
 	refused    map[uint64][]byte // requests whose worker is not known here, as the content of a recordAdd
+	overfull   bool              // there were more of them than refused holds
 	tenants    map[string]spent
 
 	answered bool      // it has answered an ask
 	differs  bool      // its digest differed from the digest here
 	asked    time.Time // when it was asked last; zero: no answer is due
-	nonce    uint64    // of that ask
+	tries    int       // asks since the last answer
+	nonces   [4]uint64 // of the last asks: an answer may take longer than the time to the next ask
 	state    *state    // the parts of the answer so far
 }
 
@@ -64,6 +69,7 @@ type followed struct {
 
 // state collects the parts of an answer to an ask.
 type state struct {
+	nonce  uint64
 	number uint64
 	parts  int
 	have   map[int]struct{}
@@ -93,10 +99,26 @@ func (p *peer) add(placement *warmpath.Placement, number uint64, content []byte,
 	}
 	p.underWay[id] = followed{number, placement.PrefillCompleted}
 	p.digest ^= digestOf(id, placement.PrefillCompleted)
-	if !p.placements.Add(placement, now.UnixNano()) && len(p.refused) < maxRefused {
+	if p.placements.Add(placement, now.UnixNano()) {
+		return true
+	}
+	if len(p.refused) < maxRefused {
 		p.refused[id] = slices.Clone(content)
+	} else {
+		p.overfull = true
 	}
 	return true
+}
+
+// unreadable follows a request whose record cannot be read: it counts as no load, and the digests agree.
+func (p *peer) unreadable(id, number uint64) {
+	_, known := p.underWay[id]
+	_, ended := p.freed[id]
+	if id == 0 || known || ended || len(p.underWay) >= maxUnderWay {
+		return
+	}
+	p.underWay[id] = followed{number: number}
+	p.digest ^= digestOf(id, false)
 }
 
 // prefilled notes that the prefill of a request has ended.
@@ -140,6 +162,14 @@ func (p *peer) forget(id uint64) {
 
 // retry adds the requests again whose worker was not known.
 func (p *peer) retry(placement *warmpath.Placement, now time.Time) {
+	before := len(p.refused)
+	defer func() {
+		if p.overfull && (before == 0 || len(p.refused) < before) {
+			// A worker became known, so those that were not kept may find theirs, too.
+			p.overfull = false
+			p.forgetLost()
+		}
+	}()
 	for id, data := range p.refused {
 		c := content{data: data}
 		if c.placement(placement); c.err != nil {
@@ -158,9 +188,14 @@ func (p *peer) retry(placement *warmpath.Placement, now time.Time) {
 // gone all the same is forgotten, so that the views differ and the peer tells of it again.
 func (p *peer) retain(now time.Time) {
 	p.retained = now
-	if p.keep(now) == 0 {
-		return
+	if p.keep(now) > 0 {
+		p.forgetLost()
 	}
+}
+
+// forgetLost forgets the requests that count as no load here, apart from those that are tried again: so the views
+// differ, and the peer tells of them again.
+func (p *peer) forgetLost() {
 	for id := range maps.Clone(p.underWay) {
 		if _, refused := p.refused[id]; !refused && !p.placements.Has(id) {
 			p.forget(id)
@@ -194,14 +229,19 @@ func (p *peer) learnDelay(half time.Duration) {
 // begin notes that a part of an answer to the ask with this nonce came. It returns the number from which its requests
 // are, and whether the part is of use.
 func (p *peer) begin(s statePart) bool {
-	if p.asked.IsZero() || s.nonce != p.nonce || s.parts < 1 || s.parts > maxParts || s.part >= s.parts {
+	if p.asked.IsZero() || !slices.Contains(p.nonces[:], s.nonce) || s.parts < 1 || s.parts > maxParts || s.part >= s.parts {
 		return false
 	}
-	if p.state == nil || p.state.number != s.number || p.state.parts != s.parts {
-		p.state = &state{number: s.number, parts: s.parts, have: map[int]struct{}{}, ids: map[uint64]struct{}{}}
+	if p.state == nil || p.state.nonce != s.nonce || p.state.number != s.number || p.state.parts != s.parts {
+		p.state = &state{nonce: s.nonce, number: s.number, parts: s.parts, have: map[int]struct{}{}, ids: map[uint64]struct{}{}}
 	}
 	p.state.have[s.part] = struct{}{}
 	return true
+}
+
+// settled notes that the view of the peer's requests is whole.
+func (p *peer) settled() {
+	p.differs, p.asked, p.tries, p.state, p.nonces = false, time.Time{}, 0, nil, [4]uint64{}
 }
 
 // finish ends an answer if all parts have come: requests that it does not have are over, apart from those that a later
@@ -220,6 +260,6 @@ func (p *peer) finish(now time.Time) bool {
 	p.keep(now)
 	// Packets up to the answer's number need not come any more: the answer has what they told.
 	p.number = max(p.number, s.number)
-	p.state, p.asked, p.differs = nil, time.Time{}, false
+	p.settled()
 	return true
 }

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"encoding/binary"
 	"fmt"
 	"runtime/debug"
 	"time"
@@ -169,7 +170,7 @@ func (r *receiver) packet(data []byte, now time.Time) {
 			p.differs = true
 		} else {
 			if p.answered {
-				p.differs, p.asked, p.state = false, time.Time{}, nil
+				p.settled()
 			}
 			if now.Sub(p.retained) >= retainInterval {
 				p.retain(now)
@@ -212,12 +213,16 @@ func (r *receiver) peer(h header, now time.Time) *peer {
 
 // ask asks a peer for all its requests, if its digest differs and no answer is due. Callers hold s.mu.
 func (r *receiver) ask(p *peer, now time.Time) {
-	if !p.differs || !p.asked.IsZero() && now.Sub(p.asked) < askAgain {
+	if !p.differs || !p.asked.IsZero() && now.Sub(p.asked) < min(askAgain<<max(p.tries-1, 0), mostAskAgain) {
 		return
 	}
 	nonce := random()
-	if r.s.order(order{kind: recordAsk, to: p.id, ask: ask{nonce: nonce, recent: !p.answered}}) {
-		p.nonce, p.asked, p.state = nonce, now, nil
+	// Recent requests may be megabytes, so they are not asked for each time.
+	recent := !p.answered && p.tries%4 == 0
+	if r.s.order(order{kind: recordAsk, to: p.id, ask: ask{nonce: nonce, recent: recent}}) {
+		p.nonces[p.tries%len(p.nonces)] = nonce
+		p.asked = now
+		p.tries++
 	}
 }
 
@@ -250,7 +255,14 @@ func (r *receiver) records(p *peer, h header, records []byte, now time.Time) err
 			r.record(p, kind, &c, body, number, now)
 		}
 		if c.err != nil {
-			return fmt.Errorf("read a record of kind %d: %w", kind, c.err)
+			if kind != recordAdd {
+				return fmt.Errorf("read a record of kind %d: %w", kind, c.err)
+			}
+			// The record costs nobody else anything, and asking for it again would not make it better.
+			r.dropped(dropMalformed, now)
+			id, _ := binary.Uvarint(body)
+			p.unreadable(id, number)
+			r.placement.ID = id
 		}
 		if inState && kind == recordAdd {
 			p.state.ids[r.placement.ID] = struct{}{}
@@ -348,10 +360,8 @@ func (r *receiver) spent(p *peer, t spent, now time.Time) {
 		if len(p.tenants) >= mostNames || registry.ByName(t.tenant) == nil {
 			return
 		}
-		last = spent{requests: t.requests, tokens: t.tokens} // what was spent before it was heard of is over
-		if p.answered {
-			last = spent{} // it is the tenant's first request there
-		}
+		// What was spent before it was heard of is not charged: it may be of days without a limit.
+		last = spent{requests: t.requests, tokens: t.tokens}
 	}
 	p.tenants[t.tenant] = t
 	registry.SpentElsewhere(t.tenant, tenant.Spent{Requests: t.requests - last.requests, Tokens: t.tokens - last.tokens,

@@ -3,6 +3,7 @@ package replica
 import (
 	"context"
 	"encoding/binary"
+	"slices"
 	"time"
 
 	"github.com/warmpath/warmpath/internal/tenant"
@@ -30,12 +31,14 @@ type sender struct {
 	flushed, beat  time.Time
 	reach          string // the URL of the admin listener
 	echoes         []echo
-	hello          bool // the next heartbeat wants an answer
+	hello          bool                 // the next heartbeat wants an answer
+	answered       map[uint64]time.Time // see mayAnswer
+	later          map[uint64]order     // answers that are due
 }
 
 // share sends what is due, and looks for what did not come, until ctx ends. Then it says goodbye.
 func (s *Sync) share(ctx context.Context) {
-	w := sender{s: s, sign: newSigner(s.cfg.Key, s.cfg.Group), hello: true}
+	w := sender{s: s, sign: newSigner(s.cfg.Key, s.cfg.Group), hello: true, answered: map[uint64]time.Time{}, later: map[uint64]order{}}
 	tick := time.NewTicker(lookInterval)
 	defer tick.Stop()
 	gap := time.NewTimer(time.Hour) // set while requests that were placed wait for placedGap
@@ -62,6 +65,9 @@ func (s *Sync) share(ctx context.Context) {
 			s.changed(&w)
 		case now := <-tick.C:
 			s.look(now)
+			for _, o := range w.later {
+				w.obey(o)
+			}
 			if now.Sub(w.beat) >= heartbeatInterval-lookInterval/2 {
 				w.heartbeat(now)
 			} else {
@@ -98,6 +104,13 @@ func (w *sender) obey(o order) {
 		records := appendRecord(nil, recordAsk, o.ask.append)
 		w.publish(header{to: o.to}, records)
 	case recordState:
+		if !w.mayAnswer(o.to, time.Now()) {
+			if len(w.later) < maxPeers {
+				w.later[o.to] = o
+			}
+			return
+		}
+		delete(w.later, o.to)
 		w.s.counts.answers.Add(1)
 		w.answer(o)
 	}
@@ -231,11 +244,38 @@ func (w *sender) publish(h header, records []byte) {
 	s.counts.sentBytes.Add(uint64(len(w.packet)))
 }
 
+// answers bounds the answers to one router: one each answerInterval, and some more at first, because the first may be
+// lost. A router that asks more often gets its answer later. The interval is below a second, after which all routers
+// have one view again.
+const answers, answerInterval = 4, 400 * time.Millisecond
+
+// mayAnswer reports whether a router may be answered now, and counts the answer.
+func (w *sender) mayAnswer(to uint64, now time.Time) bool {
+	if len(w.answered) >= 2*maxPeers {
+		clear(w.answered) // of routers that are gone
+	}
+	// The entry is the time at which the bucket of answers is full again.
+	full := w.answered[to]
+	if full.Before(now) {
+		full = now
+	}
+	if full.Sub(now) > (answers-1)*answerInterval {
+		return false
+	}
+	w.answered[to] = full.Add(answerInterval)
+	return true
+}
+
 // answer sends all requests under way to one router.
 func (w *sender) answer(o order) {
 	records, digest, all, ended := w.s.out.state(w.spare, o.ask.recent)
 	w.toAll(records, digest)
 	w.keep(records)
+	for records := w.appendSpent(nil, true); len(records) > 0; {
+		n := prefix(records)
+		w.publish(header{to: o.to}, records[:n])
+		records = records[n:]
+	}
 	parts := [][2]int{} // the first and the end of each part, of all
 	size := packetBytes + 1
 	for i, t := range all {
@@ -252,9 +292,6 @@ func (w *sender) answer(o order) {
 	for i, part := range parts {
 		at := statePart{nonce: o.ask.nonce, number: w.number, part: i, parts: len(parts)}
 		out = appendRecord(out[:0], recordState, at.append)
-		if i == 0 {
-			out = w.appendSpent(out, true)
-		}
 		for _, t := range all[part[0]:part[1]] {
 			out = appendRecord(out, recordAdd, func(to []byte) []byte { return append(to, t.record...) })
 			if id, _ := binary.Uvarint(t.record); !t.prefills {
@@ -264,6 +301,7 @@ func (w *sender) answer(o order) {
 		w.publish(header{to: o.to}, out)
 	}
 	now := time.Now()
+	ended = slices.DeleteFunc(ended, func(r recent) bool { return r.prompt && now.Sub(r.ended) > promptOld })
 	for len(ended) > 0 {
 		out = out[:0]
 		for len(ended) > 0 && (len(out) == 0 || len(out)+len(ended[0].content) < packetBytes) {

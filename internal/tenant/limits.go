@@ -97,7 +97,9 @@ func (t *Tenant) Enter(now int64) *Limited {
 		s.requests.level--
 	}
 	s.active++
-	s.spent.Requests++
+	if t.limited() { // what is used without a limit must not be charged when there is one
+		s.spent.Requests++
+	}
 	t.note(s)
 	return nil
 }

@@ -472,7 +472,7 @@ func TestARouterThatJoinsStartsWarm(t *testing.T) {
 	ports := []int{testenv.FreePort(t), testenv.FreePort(t)}
 	join := func(i int, args ...string) *mockFleet {
 		file := filepath.Join(t.TempDir(), "warmpath.yaml")
-		text := fmt.Sprintf("%ssync: {embedded: true, listen: 127.0.0.1:%d, routes: [nats-route://127.0.0.1:%d]}\n", patient, ports[i], ports[0])
+		text := fmt.Sprintf("%ssync: {key: \"a key of the test\", embedded: true, listen: 127.0.0.1:%d, routes: [nats-route://127.0.0.1:%d]}\n", patient, ports[i], ports[0])
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

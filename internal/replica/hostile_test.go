@@ -1,0 +1,243 @@
+package replica
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unicode/utf8"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/tenant"
+	"github.com/warmpath/warmpath/test/testenv"
+)
+
+func TestARequestForMoreTokensThanAMessageHoldsIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBus(1)
+		one, two := b.join(t, DefaultConfig(), 2, nil), b.join(t, DefaultConfig(), 2, nil)
+		testenv.Pass(time.Second)
+		most := 1 << 30
+		most *= 8 // more than 32 bits, where int has 64
+		req := warmpath.Request{Model: "llama", Now: time.Now().UnixNano(), MaxTokens: max(most, 1<<31-1)}
+		for i := range 64 {
+			req.Tokens = append(req.Tokens, uint32(i))
+		}
+		d, err := one.router.Route(context.Background(), &req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		testenv.Pass(time.Second)
+		sameView(t, []*member{one, two}, 1)
+		done(d)
+	})
+}
+
+func TestARecordThatCannotBeReadCostsNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBus(1)
+		one, two := b.join(t, DefaultConfig(), 2, nil), b.join(t, DefaultConfig(), 2, nil)
+		testenv.Pass(time.Second)
+		bad := uint64(0)
+		b.set(func() {
+			b.change = func(packet []byte) []byte {
+				out := append([]byte(nil), packet[:headerBytes]...)
+				for records := packet[headerBytes:]; len(records) > 0; {
+					kind, body, rest, err := nextRecord(records)
+					if err != nil {
+						t.Fatal(err)
+					}
+					c := content{data: body}
+					if id := c.uvarint(); kind == recordAdd && (bad == 0 || bad == id) {
+						bad = id
+						body = body[:len(body)-6] // as a newer router might write it
+					}
+					out = appendRecord(out, kind, func(to []byte) []byte { return append(to, body...) })
+					records = rest
+				}
+				return out
+			}
+		})
+		first, second := one.route(1, 64, ""), one.route(2, 64, "")
+		testenv.Pass(5 * time.Second)
+		s := two.sync.Status()
+		if two.requests() != 1 || s.Counts.Dropped[string(dropMalformed)] == 0 {
+			t.Errorf("%d of 2 requests are known, and one could not be read: %v", two.requests(), s.Counts.Dropped)
+		}
+		if s.Counts.Asks > 4 {
+			t.Errorf("%d asks for what cannot be read", s.Counts.Asks)
+		}
+		done(first)
+		done(second)
+		testenv.Pass(time.Second)
+		sameView(t, []*member{one, two}, 0)
+	})
+}
+
+func TestALostEndIsRepairedOverASlowConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBus(1)
+		one, two := b.join(t, DefaultConfig(), 2, nil), b.join(t, DefaultConfig(), 2, nil)
+		b.set(func() { b.fixed = 200 * time.Millisecond })
+		testenv.Pass(2 * time.Second)
+		before := two.sync.Status().Counts.Asks
+		d := one.route(1, 64, "")
+		testenv.Pass(time.Second)
+		b.set(func() { one.link.off = true })
+		done(d)
+		testenv.Pass(300 * time.Millisecond)
+		b.set(func() { one.link.off = false })
+		testenv.Pass(5 * time.Second)
+		if two.requests() != 0 {
+			t.Error("the load of a request that has ended stays")
+		}
+		if n := two.sync.Status().Counts.Asks - before; n == 0 || n > 8 {
+			t.Errorf("%d asks", n)
+		}
+	})
+}
+
+func TestAnswersToOneRouterAreBounded(t *testing.T) {
+	w := sender{answered: map[uint64]time.Time{}}
+	now := time.Unix(1000, 0)
+	given := 0
+	for i := range 1000 {
+		if w.mayAnswer(7, now.Add(time.Duration(i)*10*time.Millisecond)) {
+			given++
+		}
+	}
+	if most := int(10*time.Second/answerInterval) + answers; given < most/2 || given > most || !w.mayAnswer(8, now) {
+		t.Errorf("%d answers in 10 s", given)
+	}
+}
+
+func TestWhatATenantUsedWithoutALimitIsNotCharged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBus(1)
+		var registries []*tenant.Registry
+		for range 2 {
+			r := tenant.NewRegistry()
+			r.Use([]tenant.Config{{Name: "a"}}, nil)
+			registries = append(registries, r)
+			b.join(t, DefaultConfig(), 2, r)
+		}
+		testenv.Pass(time.Second)
+		use := func(n int) {
+			for range n {
+				registries[0].ByName("a").Enter(time.Now().UnixNano())
+				registries[0].ByName("a").Leave()
+			}
+		}
+		use(10_000)
+		for _, r := range registries {
+			r.Use([]tenant.Config{{Name: "a", RequestsPerSecond: 10}}, nil)
+		}
+		use(1)
+		testenv.Pass(time.Second)
+		if l := registries[1].ByName("a").Enter(time.Now().UnixNano()); l != nil {
+			t.Errorf("the second request under the new limit is refused: %+v", l)
+		}
+	})
+}
+
+func TestManyTenantsMakeNoPacketTooLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBus(1)
+		var list []tenant.Config
+		for i := range 4096 {
+			list = append(list, tenant.Config{Name: fmt.Sprintf("%0120d", i), RequestsPerSecond: 1000})
+		}
+		one, two := tenant.NewRegistry(), tenant.NewRegistry()
+		one.Use(list, nil)
+		two.Use(list, nil)
+		for _, x := range list {
+			one.ByName(x.Name).Enter(time.Now().UnixNano())
+			one.ByName(x.Name).Leave()
+		}
+		b.join(t, DefaultConfig(), 2, one)
+		m := b.join(t, DefaultConfig(), 2, two)
+		testenv.Pass(3 * time.Second)
+		if c := m.sync.Status().Counts; c.Repairs == 0 || c.Dropped[string(dropMalformed)] != 0 {
+			t.Errorf("%+v", c)
+		}
+	})
+}
+
+func TestManyRequestsOfUnknownWorkersCountOnceTheWorkersAreKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBus(1)
+		one := b.join(t, DefaultConfig(), 2, nil)
+		for i := range 3 * maxRefused {
+			one.route(i, 64, "")
+		}
+		two := b.join(t, DefaultConfig(), 0, nil)
+		testenv.Pass(2 * time.Second)
+		two.worker(0)
+		two.worker(1)
+		testenv.Pass(3 * time.Second)
+		if two.requests() != 3*maxRefused {
+			t.Errorf("%d requests of %d", two.requests(), 3*maxRefused)
+		}
+	})
+}
+
+// Workers without events: only the routers' memory says what they have.
+func TestAPromptOfLongAgoIsNotExpectedByARouterThatJoins(t *testing.T) {
+	for age, expected := range map[time.Duration]bool{time.Second: true, 50 * time.Minute: false} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBus(1)
+			join := func() *member {
+				m := b.join(t, DefaultConfig(), 2, nil)
+				for h := range fleet.Holder(m.fleet.Snapshot().Holders()) {
+					m.fleet.SetTrust(h, fleet.TrustApproximate, "test")
+				}
+				return m
+			}
+			one := join()
+			done(one.route(1, 640, ""))
+			testenv.Pass(age)
+			two := join()
+			testenv.Pass(3 * time.Second)
+			d := two.route(1, 640, "")
+			if got := d.PredictedTokens > 0; got != expected {
+				t.Errorf("a prompt that was sent %v ago is expected: %v", age, got)
+			}
+			done(d)
+		})
+	}
+}
+
+func TestNamesOfOtherRoutersAreText(t *testing.T) {
+	h := heartbeat{name: "a\xff" + strings.Repeat("ä", 400), version: "\xf0", machine: strings.Repeat("m", 1000)}
+	c := content{data: h.append(nil)}
+	got := c.heartbeat()
+	for _, s := range []string{got.name, got.version, got.machine} {
+		if !utf8.ValidString(s) || len(s) > 2*maxName || c.err != nil {
+			t.Errorf("%q %v", s, c.err)
+		}
+	}
+	if !strings.HasPrefix(got.name, "aä") {
+		t.Errorf("the name is %q", got.name)
+	}
+}
+
+func TestAnOpenAddressIsRefused(t *testing.T) {
+	for text, change := range map[string]func(c *Config){
+		"listen: ":        func(c *Config) { c.Listen = "0.0.0.0:4248" },
+		"client_listen: ": func(c *Config) { c.ClientListen = ":4222" },
+	} {
+		cfg := DefaultConfig()
+		cfg.Embedded = true
+		change(&cfg)
+		if err := cfg.Validate(); err == nil || !strings.HasPrefix(err.Error(), text) {
+			t.Errorf("%s%v", text, err)
+		}
+		cfg.User, cfg.Password = "u", "a password"
+		if err := cfg.Validate(); err != nil {
+			t.Error(err)
+		}
+	}
+}
