@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -31,6 +32,10 @@ const (
 	// is registered. Two of three registrations may fail.
 	registerLease = 30 * time.Second
 	registerEvery = 10 * time.Second
+	// registerTimeout bounds the registrations before one poll; the rest comes after it. registerAtOnce is how many are
+	// under way at the same time: 20,000 workers with 5 ms each take 6 s.
+	registerTimeout = time.Second
+	registerAtOnce  = 16
 	// maxListing bounds the list of workers in bytes: 20,000 workers of eight ranks with 500 bytes each.
 	maxListing = 80 << 20
 	// maxAnswer bounds the answer to a question in bytes: 80,000 ranks with 100 bytes each.
@@ -52,7 +57,6 @@ type Client struct {
 	// known is what the last poll said; nil: the service does not answer.
 	known atomic.Pointer[view]
 	soon  chan struct{} // asks for a poll now; has room for one
-	asks  sync.Pool     // *ask
 
 	// stream is a faster way to ask; nil: questions go over HTTP. Where and how it connects is host, secure and network.
 	stream  atomic.Pointer[stream]
@@ -112,7 +116,6 @@ func NewClient(c ClientConfig, router *warmpath.Router, n network.Network, log *
 		config: c, router: router, fleet: router.Fleet(), log: log, soon: make(chan struct{}, 1), registered: map[string]sent{},
 		differing: map[string]bool{},
 		http:      &http.Client{Transport: network.NewTransport(n, peers, network.TransportConfig{ConnectTimeout: time.Second, IdleTimeout: time.Minute, IdlePerPeer: 16, Plain: true})}}
-	x.asks.New = func() any { return new(ask) }
 	return x, nil
 }
 
@@ -142,8 +145,7 @@ func (c *Client) Match(ctx context.Context, q *warmpath.Lookup) error {
 			return err
 		}
 	}
-	a := c.asks.Get().(*ask)
-	defer c.asks.Put(a)
+	a := new(ask) // not used again, because net/http may still read the body when it has returned an error
 	a.out = question.appendTo(a.out[:0])
 	a.body.Reset(a.out)
 	if err := c.call(ctx, http.MethodPost, "/query_by_hash", a, maxAnswer); err != nil {
@@ -285,16 +287,19 @@ func (c *Client) Run(ctx context.Context) error {
 
 // poll registers workers, and asks the service for its workers. It returns the service's port for gRPC, 0 for none.
 func (c *Client) poll(ctx context.Context) (port int, ok bool) {
-	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
-	defer cancel()
 	snap := c.fleet.Snapshot()
-	err := c.register(ctx, snap)
-	list := new(listing)
+	late, cancel := context.WithTimeout(ctx, registerTimeout)
+	unregistered := c.register(late, snap)
+	cancel()
+	ctx, cancel = context.WithTimeout(ctx, pollTimeout)
+	defer cancel()
+	list, a := new(listing), new(ask)
+	err := c.call(ctx, http.MethodGet, "/workers", a, maxListing)
 	if err == nil {
-		a := new(ask)
-		if err = c.call(ctx, http.MethodGet, "/workers", a, maxListing); err == nil {
-			err = list.decode(a.answer.Bytes())
-		}
+		err = list.decode(a.answer.Bytes())
+	}
+	if err == nil && unregistered != nil {
+		c.log.Warn("not all workers are registered at the index service: the rest follows", "service", c.config.URL, "error", unregistered)
 	}
 	if err != nil {
 		if context.Cause(ctx) != context.Canceled { // Run ends: the trust stays as it was
@@ -403,36 +408,79 @@ func (c *Client) compare(list *listing) map[string]bool {
 	return refused
 }
 
-// register registers the workers of the fleet that were not registered lately, or have changed.
+// register registers the workers of the fleet that were not registered lately, or have changed. What was registered
+// before an error or the end of ctx counts. The error says that some workers are not registered, for a reason that is
+// not their own.
 func (c *Client) register(ctx context.Context, snap *fleet.Snapshot) error {
 	if !c.config.Register {
 		return nil
 	}
 	now, next := time.Now(), map[string]sent{}
-	var a ask
+	var due []dueWorker
 	for _, w := range snap.Workers() {
 		if w.Facts.BaseModel() == "" {
 			continue // it has not answered yet
 		}
-		body := string(registrationOf(w).appendTo(a.out[:0]))
-		if last := c.registered[w.URL]; last.body == body && now.Sub(last.at) < registerEvery {
+		body := string(registrationOf(w).appendTo(nil))
+		last, has := c.registered[w.URL]
+		if has {
 			next[w.URL] = last
-			continue
 		}
-		a.out = append(a.out[:0], body...)
-		a.body.Reset(a.out)
-		err := c.call(ctx, http.MethodPost, "/register", &a, maxAnswer)
-		if refused := new(refusal); errors.As(err, &refused) && refused.status/100 == 4 && refused.status != http.StatusUnauthorized {
-			// The service does not take this worker, but it answers about others.
-			if c.registered[w.URL].body != body {
-				c.log.Warn("the index service does not take a worker", "worker", w.URL, "error", err)
-			}
-		} else if err != nil {
-			return err
+		if last.body != body || now.Sub(last.at) >= registerEvery {
+			due = append(due, dueWorker{url: w.URL, body: body, last: last})
 		}
-		next[w.URL] = sent{now, body}
 	}
 	c.registered = next
+	// The workers that wait longest come first, so that each has its turn if there is no time for all.
+	slices.SortStableFunc(due, func(a, b dueWorker) int { return a.last.at.Compare(b.last.at) })
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var taken atomic.Int64
+	var all sync.WaitGroup
+	for range min(registerAtOnce, len(due)) {
+		all.Go(func() {
+			for i := int(taken.Add(1)) - 1; i < len(due) && ctx.Err() == nil; i = int(taken.Add(1)) - 1 {
+				if err := c.registerOne(ctx, &due[i]); err != nil {
+					cancel(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	for i := range due {
+		if d := &due[i]; d.done {
+			next[d.url] = sent{now, d.body}
+		}
+	}
+	if err := context.Cause(ctx); err != nil {
+		return fmt.Errorf("register workers at the index service: %w", err)
+	}
+	return nil
+}
+
+// dueWorker is a worker that has to be registered.
+type dueWorker struct {
+	url, body string
+	last      sent
+	done      bool
+}
+
+// registerOne registers one worker. If the service does not take this worker, that costs no other one.
+func (c *Client) registerOne(ctx context.Context, d *dueWorker) error {
+	a := ask{out: []byte(d.body)}
+	a.body.Reset(a.out)
+	err := c.call(ctx, http.MethodPost, "/register", &a, maxAnswer)
+	refused := new(refusal)
+	switch {
+	case err == nil:
+	case errors.As(err, &refused) && refused.status != http.StatusUnauthorized:
+		if d.last.body != d.body {
+			c.log.Warn("the index service does not take a worker", "worker", d.url, "error", err)
+		}
+	default:
+		return err
+	}
+	d.done = true
 	return nil
 }
 

@@ -3,6 +3,7 @@ package indexer
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
@@ -80,6 +81,11 @@ func (q *question) check() error {
 		return errors.New("the question has its prompt in several forms: send one of token_ids, keys, prompt and messages")
 	case q.hasKeys && q.blockSize == 0:
 		return errors.New("keys need block_size: the number of tokens of a block from which they were made")
+	}
+	for _, name := range [...]struct{ what, is string }{{"model", q.model}, {"group", q.group}, {"lora", q.lora}, {"cache_salt", q.salt}, {"extra_key", q.extra}} {
+		if err := named(name.what, name.is); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -244,7 +250,11 @@ const groupMark = "\x1f"
 
 // pooled returns the name under which the fleet knows a model of a group. A group is a tenant of Mooncake, or a routing
 // group of Dynamo: equal prompts of two groups share nothing.
+// A name with the mark gets a name that no model has, so it reaches no other group.
 func pooled(model, group string) string {
+	if strings.Contains(model, groupMark) || strings.Contains(group, groupMark) {
+		return groupMark
+	}
 	if group == "" || group == defaultGroup {
 		return model
 	}

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
@@ -54,7 +55,8 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 // rpc is the gRPC side of a service.
 type rpc struct {
 	*Service
-	ctx context.Context // ends with the service, and ends its streams
+	ctx     context.Context // ends with the service, and ends its streams
+	running sync.WaitGroup  // answers of streams
 }
 
 // The windows of HTTP/2: how many bytes of a connection and of one request a client may send before they are read. A
@@ -68,6 +70,7 @@ const (
 func (s *Service) rpcOptions() []grpc.ServerOption {
 	o := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(codec{}), grpc.MaxRecvMsgSize(maxBody), grpc.MaxConcurrentStreams(1000), grpc.ConnectionTimeout(10 * time.Second),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}), // ends dead connections
 		// Workers keep their stacks, which a new goroutine for each call would have to grow. Calls beyond them get a
 		// goroutine each.
 		grpc.NumStreamWorkers(uint32(2 * runtime.GOMAXPROCS(0))),
@@ -222,7 +225,7 @@ func unary[M any, P interface {
 	}}
 }
 
-// streamed returns a method with a stream of answers.
+// streamed returns a method with a stream of answers. A reader that takes nothing for lineTimeout loses its stream.
 func streamed[M any, P interface {
 	*M
 	message
@@ -237,12 +240,38 @@ func streamed[M any, P interface {
 		err := errKey
 		if r.allowedRPC(ctx) {
 			if err = stream.RecvMsg(in); err == nil {
-				err = answer(ctx, r.Service, in, func(m message) error { return stream.SendMsg(m) })
+				err = r.answer(stream, func(send func(message) error) error { return answer(ctx, r.Service, in, send) })
 			}
 		}
 		r.Telemetry.IndexAsked("grpc_"+name, httpStatus(err), time.Since(began))
 		return rpcError(err)
 	}}
+}
+
+// errStuck means that a reader takes nothing.
+var errStuck = fmt.Errorf("the reader took nothing for %v: %w", lineTimeout, context.DeadlineExceeded)
+
+// answer calls use with a function that sends a message. When a message cannot be sent for lineTimeout, it returns
+// errStuck: only the return of the method ends a send that waits for the reader.
+func (r *rpc) answer(stream grpc.ServerStream, use func(send func(message) error) error) error {
+	stuck := make(chan struct{})
+	watch := time.AfterFunc(lineTimeout, sync.OnceFunc(func() { close(stuck) }))
+	defer watch.Stop()
+	watch.Stop()
+	ended := make(chan error, 1)
+	r.running.Go(func() { // ends with the stream, and serveRPC waits for it
+		ended <- use(func(m message) error {
+			watch.Reset(lineTimeout)
+			defer watch.Stop()
+			return stream.SendMsg(m)
+		})
+	})
+	select {
+	case err := <-ended:
+		return err
+	case <-stuck:
+		return errStuck
+	}
 }
 
 // allowedRPC reports whether a call has the key, and the certificate that the listener may require.

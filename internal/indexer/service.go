@@ -147,11 +147,14 @@ func (s *Service) serveHTTP(ctx context.Context, l net.Listener) error {
 
 func (s *Service) serveRPC(ctx context.Context, l net.Listener) error {
 	server := grpc.NewServer(s.rpcOptions()...)
-	server.RegisterService(&serviceDesc, &rpc{s, ctx})
+	answers := &rpc{Service: s, ctx: ctx}
+	defer answers.running.Wait()
+	server.RegisterService(&serviceDesc, answers)
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(l) }() // ends when the server is stopped, below
 	select {
 	case err := <-failed:
+		server.Stop() // ends the streams
 		return err
 	case <-ctx.Done():
 	}

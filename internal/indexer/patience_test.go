@@ -1,0 +1,114 @@
+package indexer
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/test/testenv"
+)
+
+// A service that is slow or refuses one worker registers the others, and counts as a service that answers.
+func TestAWorkerThatCannotBeRegisteredCostsNoOther(t *testing.T) {
+	var mu sync.Mutex
+	registered := map[string]bool{}
+	slow := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/register" {
+			return // an empty list of workers
+		}
+		body := make([]byte, r.ContentLength)
+		var reg registration
+		if n, _ := r.Body.Read(body); reg.decode(body[:n]) != nil {
+			t.Error("not a registration")
+		}
+		switch reg.worker {
+		case "http://w0":
+			<-r.Context().Done() // no answer at all
+		case "http://w1":
+			w.WriteHeader(http.StatusServiceUnavailable)
+		default:
+			mu.Lock()
+			defer mu.Unlock()
+			registered[reg.worker] = true
+		}
+	}))
+	slow.Config.Protocols = new(http.Protocols)
+	slow.Config.Protocols.SetUnencryptedHTTP2(true)
+	slow.Start()
+	defer slow.Close()
+	a := newAsker(t, slow.URL, nil)
+	const many = 200
+	for i := range many {
+		a.put("http://w"+strconv.Itoa(i), facts("tcp://127.0.0.1:9"))
+	}
+	testenv.Until(t, "all others are registered, and the service counts as there", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(registered) == many-2 && a.client.known.Load() != nil
+	})
+}
+
+// stuckStream is the stream of a reader that takes nothing.
+type stuckStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s *stuckStream) Context() context.Context { return s.ctx }
+func (s *stuckStream) RecvMsg(any) error        { return nil }
+
+func (s *stuckStream) SendMsg(any) error {
+	<-s.ctx.Done()
+	return s.ctx.Err()
+}
+
+// A reader over gRPC that takes nothing does not hold the place of another one for ever.
+func TestAReaderOverGRPCThatTakesNothingLosesItsStream(t *testing.T) {
+	w := serve(t, Config{}, nil)
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context()) // gRPC cancels it when the method has returned
+		defer cancel()
+		r := &rpc{Service: w.service, ctx: t.Context()}
+		began := time.Now()
+		err := r.answer(&stuckStream{ctx: ctx}, func(send func(message) error) error { return send(&empty{}) })
+		if took := time.Since(began); !errors.Is(err, errStuck) || took != lineTimeout {
+			t.Errorf("%v after %v", err, took)
+		}
+		cancel()
+		r.running.Wait()
+		began = time.Now()
+		err = r.answer(&stuckStream{ctx: ctx}, func(func(message) error) error {
+			<-time.After(2 * lineTimeout) // there is nothing to send
+			return errBusy
+		})
+		if !errors.Is(err, errBusy) || time.Since(began) != 2*lineTimeout {
+			t.Errorf("%v after %v: to have nothing to send is no mistake of the reader", err, time.Since(began))
+		}
+	})
+}
+
+// The mark between model and group is no part of a name that a client gives, in whatever form the name comes.
+func TestANameReachesNoOtherGroup(t *testing.T) {
+	w := serve(t, Config{}, nil)
+	for _, q := range []question{{model: pooled("m", "secret"), tokens: []block.Token{1}}, {model: "m", group: "a" + groupMark + "b", tokens: []block.Token{1}}} {
+		if status, text := w.ask("POST", "/query", string(q.appendTo(nil)), "Content-Type", protobuf); status != http.StatusBadRequest {
+			t.Errorf("%d %s", status, text)
+		}
+		if name := pooled(q.model, q.group); name != groupMark {
+			t.Errorf("%q is a group's model", name)
+		}
+	}
+	if _, err := w.router.Route(t.Context(), &warmpath.Request{Model: groupMark, Tokens: []block.Token{1}}); err == nil {
+		t.Error("a model has the name of the mark")
+	}
+}
