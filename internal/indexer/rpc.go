@@ -145,7 +145,7 @@ func scoreRPC(srv any, ctx context.Context, decode func(any) error, _ grpc.Unary
 }
 
 // errOneByOne means that the question needs a call of its own.
-var errOneByOne = errors.New("Ask takes only token_ids, tokens and keys: ask with Score about a prompt or a chat")
+var errOneByOne = errors.New("the method Ask takes only token_ids, tokens and keys: ask with Score about a prompt or a chat")
 
 // askRPC answers Ask. It answers one question after the other, in the goroutine of the stream: to hand a question to
 // another goroutine takes longer than the answer. gRPC reads questions ahead, up to streamWindow, and sends answers

@@ -191,7 +191,7 @@ func TestAFullStreamLetsQuestionsGoAnotherWay(t *testing.T) {
 	}
 	<-s.questions
 	for id := range maxWaiting {
-		s.waiting[uint64(1<<32+id)] = nil
+		s.waiting[1<<32+uint64(id)] = nil
 	}
 	if _, err := s.ask(t.Context(), new(question)); !errors.Is(err, errStream) || len(s.questions) != 0 {
 		t.Errorf("%v, %d are queued", err, len(s.questions))
