@@ -68,7 +68,7 @@ func (r *receiver) drop(p *peer, why string) {
 			break
 		}
 	}
-	s.gone[p.id] = header{from: p.id, started: p.started, number: p.number, to: p.direct}
+	s.gone[p.id] = goneRouter{header{from: p.id, started: p.started, number: p.number, to: p.direct}, p.heard}
 }
 
 // forget removes a peer. Callers hold s.mu.

@@ -35,6 +35,7 @@ type peer struct {
 	heartbeat   heartbeat
 	heard       time.Time     // when its last packet came
 	beat        time.Time     // when its last heartbeat came
+	known       time.Time     // until when its packets came before it was gone; zero: it was not gone
 	retained    time.Time     // when its requests last got a sign of life
 	clock       int64         // of its last heartbeat, microseconds of its own clock
 	clockAt     time.Time     // when this came

@@ -202,7 +202,7 @@ func (r *receiver) peer(h header, now time.Time) *peer {
 	p := newPeer(h, s.parts.NewPeer())
 	p.heard, p.beat, p.retained, p.differs = now, now, now, true
 	if was {
-		p.number, p.direct = gone.number, gone.to
+		p.number, p.direct, p.known = gone.number, gone.to, gone.heard
 		delete(s.gone, h.from)
 	}
 	s.peers[h.from] = p
@@ -306,6 +306,9 @@ func (r *receiver) record(p *peer, kind byte, c *content, body []byte, number ui
 	case recordRecent:
 		ended := now.Add(-time.Duration(min(c.uvarint(), uint64(time.Hour.Milliseconds()))) * time.Millisecond)
 		body := c.data
+		if ended.Before(p.known) {
+			return // this router heard of it when it was placed, and may have placed later turns of the talk itself
+		}
 		if c.placement(&r.placement); c.err == nil && !r.recent(p, now) && len(r.late) < maxLate {
 			r.late = append(r.late, lateRequest{p.id, append([]byte(nil), body...), ended, now.Add(lateRecent)})
 		}

@@ -47,9 +47,15 @@ type Sync struct {
 	mu       sync.Mutex // guards the fields below, and what the peers point at
 	receiver receiver
 	peers    map[uint64]*peer
-	gone     map[uint64]header // the last packet of routers that are gone, so that a recording of them is not taken for them
+	gone     map[uint64]goneRouter // the last packet of routers that are gone, so that a recording of them is not taken for them
 	warned   map[reason]time.Time
 	over     bool // Run has ended
+}
+
+// goneRouter is a router that is gone.
+type goneRouter struct {
+	header
+	heard time.Time // when its last packet came
 }
 
 // link is the connection to the other routers. NATS is one; tests have another.
@@ -78,7 +84,7 @@ func New(cfg Config, parts Parts) *Sync {
 	now := time.Now()
 	s := &Sync{cfg: cfg, parts: parts, id: random(), started: uint64(now.UnixNano()), began: now, out: newOutbox(), machine: machine(),
 		orders: make(chan order, maxOrders), changes: make(chan struct{}, 1), joined: make(chan struct{}), found: make(chan struct{}),
-		warned: map[reason]time.Time{}, peers: map[uint64]*peer{}, gone: map[uint64]header{}}
+		warned: map[reason]time.Time{}, peers: map[uint64]*peer{}, gone: map[uint64]goneRouter{}}
 	s.receiver = receiver{s: s, open: newSigner(cfg.Key, cfg.Group), names: map[string]string{}, looked: now}
 	if cfg.Name != "" {
 		s.parts.Name = cfg.Name

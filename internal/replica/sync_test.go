@@ -15,6 +15,7 @@ import (
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/tenant"
+	"github.com/warmpath/warmpath/policy"
 	"github.com/warmpath/warmpath/policy/peers"
 	"github.com/warmpath/warmpath/test/testenv"
 )
@@ -255,6 +256,40 @@ func TestARouterThatJoinsKeepsTalksWhereTheyAre(t *testing.T) {
 		if len(seen) < 3 {
 			t.Errorf("all talks are at %d workers, so the test shows little", len(seen))
 		}
+	})
+}
+
+// A talk moved on while one router was cut off. What the router that was cut off tells of earlier turns is old.
+func TestARouterThatReturnsDoesNotMoveTalksBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBus(1)
+		b.policy = peers.DefaultSessionAffinity().Spec("session_affinity")
+		one, two := b.join(t, DefaultConfig(), 8, nil), b.join(t, DefaultConfig(), 8, nil)
+		testenv.Pass(time.Second)
+		done(one.route(1, 100, "a talk"))
+		testenv.Pass(time.Second)
+		b.set(func() { one.link.off = true })
+		testenv.Pass(3 * time.Second)
+		// A third router, which the first cannot reach, serves the next turn elsewhere.
+		first := two.route(2, 50, "a talk")
+		worker := "http://w0"
+		if first.Worker.URL == worker {
+			worker = "http://w1"
+		}
+		done(first)
+		third := two.router.NewPeer()
+		moved := warmpath.Placement{ID: 1, URL: worker, Model: "llama", Base: "llama", Policy: "session_affinity", Session: policy.Session{Key: "a talk"}}
+		if !third.Add(&moved, time.Now().UnixNano()) {
+			t.Fatal("the talk is not moved")
+		}
+		third.Close(time.Now().UnixNano())
+		b.set(func() { one.link.off = false })
+		testenv.Pass(3 * time.Second)
+		d := two.route(3, 50, "a talk")
+		if d.Worker.URL != worker {
+			t.Errorf("the talk was moved to %s, and goes to %s", worker, d.Worker.URL)
+		}
+		done(d)
 	})
 }
 
