@@ -76,8 +76,8 @@ func localAddress(remote string) netip.Addr {
 }
 
 // Admins returns the addresses of the peers' admin listeners from which this router can read an index, as
-// http://HOST:PORT. Without a key there are none: anybody could tell an address. An address with TLS is left out, since nothing says which certificate to trust. So is a loopback
-// address of another machine.
+// http://HOST:PORT. Without a key there are none: anybody could tell an address. An address with TLS is left out,
+// since nothing says which certificate to trust. So is a loopback address of another machine.
 func (s *Sync) Admins() (all []string) {
 	if s.cfg.Key == "" {
 		return nil
