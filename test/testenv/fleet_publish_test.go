@@ -4,6 +4,7 @@ package testenv_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -115,15 +116,15 @@ func (e *ownEngine) known(t *testing.T, f *mockFleet) {
 	t.Helper()
 	testenv.WaitFor(t, time.Minute, "the router to know the engine's cache", func() error {
 		published, _ := e.published(t)
-		for _, w := range f.state(t).Workers {
-			for _, h := range w.Holders {
-				if h.Trust == "exact" && (h.LastSequence+1 == published || published == 0 && h.LastSequence == 0) {
-					return nil
-				}
-				return fmt.Errorf("trust %s (%s), at %d of %d", h.Trust, h.Why, h.LastSequence, published)
-			}
+		workers := f.state(t).Workers
+		if len(workers) == 0 || len(workers[0].Holders) == 0 {
+			return errors.New("no holder")
 		}
-		return fmt.Errorf("no holder")
+		h := workers[0].Holders[0]
+		if h.Trust != "exact" || h.LastSequence+1 != published && (published != 0 || h.LastSequence != 0) {
+			return fmt.Errorf("trust %s (%s), at %d of %d", h.Trust, h.Why, h.LastSequence, published)
+		}
+		return nil
 	})
 }
 
