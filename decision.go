@@ -279,6 +279,9 @@ func (d *Decision) Done(o fleet.Outcome, now int64) {
 	if d.Leg == fleet.LegPrefill {
 		d.finished.OutputTokens = 0 // its one token says nothing about the length of answers
 	}
+	if d.id != 0 { // before the policies: one that panics must not leave the load at the peers
+		d.router.options.Observer.Freed(d.id, Ending{Unsent: d.unsent, Outcome: o, OutputTokens: d.finished.OutputTokens})
+	}
 	d.policy.Finished(&d.finished)
 	if d.Leg != fleet.LegPrefill && d.Division.Considered {
 		d.router.weigher.Finished(&d.finished)
@@ -288,9 +291,6 @@ func (d *Decision) Done(o fleet.Outcome, now int64) {
 	}
 	if d.shadow != nil {
 		d.shadow.Finished(&d.finished)
-	}
-	if d.id != 0 {
-		d.router.options.Observer.Freed(d.id, Ending{Unsent: d.unsent, Outcome: o, OutputTokens: d.finished.OutputTokens})
 	}
 }
 
