@@ -176,7 +176,9 @@ func TestARouterTakesNoAnswersAboutOtherKeys(t *testing.T) {
 				})
 				return
 			}
-			testenv.Until(t, "the difference is noticed", func() bool { return a.trusts(mine.Holders[0], fleet.TrustNone) })
+			testenv.Until(t, "the difference is noticed", func() bool {
+				return a.client.known.Load() != nil && a.trusts(mine.Holders[0], fleet.TrustNone)
+			})
 			if _, err := a.match(t, &warmpath.Request{Model: "m", Tokens: prompt(1, 200)}); !errors.Is(err, warmpath.ErrOtherKeys) {
 				t.Error(err)
 			}
