@@ -10,7 +10,6 @@ import (
 	"github.com/warmpath/warmpath/internal/config"
 	"github.com/warmpath/warmpath/internal/discovery"
 	"github.com/warmpath/warmpath/internal/indexer"
-	"github.com/warmpath/warmpath/kvindex"
 )
 
 // indexService is the index of this process as a service for others.
@@ -24,20 +23,7 @@ type indexService struct {
 // finishIndexService makes the rest.
 func newIndexService(f *fleet.Fleet, options *warmpath.Options) *indexService {
 	s := &indexService{changes: indexer.NewChanges(f)}
-	others := options.IndexChanged
-	options.IndexChanged = func(made warmpath.MadeIndex) func(*kvindex.Change) {
-		own := s.changes.Made(made)
-		if others == nil {
-			return own
-		}
-		other := others(made)
-		return func(c *kvindex.Change) {
-			own(c)
-			if other != nil {
-				other(c)
-			}
-		}
-	}
+	hearChanges(options, s.changes.Made)
 	return s
 }
 

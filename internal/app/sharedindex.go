@@ -29,21 +29,26 @@ func (a *App) shareIndex(cfg *config.Config, options *warmpath.Options) {
 			TellAgain: func(generation uint64, h fleet.Holder, from int) int { return a.router.TellAgain(generation, h, from) },
 		})
 		a.shared.writer = w
-		others := options.IndexChanged
-		options.IndexChanged = func(made warmpath.MadeIndex) func(*kvindex.Change) {
-			if others == nil {
-				return w.IndexChanged(made)
-			}
-			other, own := others(made), w.IndexChanged(made)
-			return func(c *kvindex.Change) {
-				if other != nil {
-					other(c)
-				}
-				own(c)
-			}
-		}
+		hearChanges(options, w.IndexChanged)
 	case cfg.Index.ReadsShared():
 		a.shared.reader = sharedindex.NewReader(c, sharedindex.ReaderParts{Fleet: a.fleet, Log: a.log, Network: a.options.Network})
+	}
+}
+
+// hearChanges adds a listener to those that the router's indexes tell of their changes: see
+// [warmpath.Options.IndexChanged]. No listener returns nil.
+func hearChanges(options *warmpath.Options, listener func(warmpath.MadeIndex) func(*kvindex.Change)) {
+	others := options.IndexChanged
+	if others == nil {
+		options.IndexChanged = listener
+		return
+	}
+	options.IndexChanged = func(made warmpath.MadeIndex) func(*kvindex.Change) {
+		other, own := others(made), listener(made)
+		return func(c *kvindex.Change) {
+			other(c)
+			own(c)
+		}
 	}
 }
 
