@@ -40,11 +40,8 @@ The file is that of warmpath serve: workers, events, index and index_service cou
 index.backend: valkey this process writes the index that the routers read (docs/shared-index.md).
 SIGHUP reads it again.`,
 		Args: noArgs,
-		RunE: func(c *cobra.Command, _ []string) (err error) {
-			if f.targets, err = parseWorkers(f.workers); err != nil {
-				return err
-			}
-			if f.models, err = parseModelPaths(f.modelPaths, true); err != nil {
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := f.parse(); err != nil {
 				return err
 			}
 			return serveIndex(c, &f)

@@ -59,12 +59,8 @@ The flags of sglang-router, SMG, vllm-router and Dynamo that mean a setting of t
 Flags override the file. The router reads the file again after it changed (watch_interval), and after
 SIGHUP or POST /admin/reload. After SIGTERM the router finishes the requests under way, and then ends.`,
 		Args: noArgs,
-		RunE: func(c *cobra.Command, _ []string) (err error) {
-			if f.targets, err = parseWorkers(f.workers); err != nil {
-				return err
-			}
-			// The configuration file may allow downloads.
-			if f.models, err = parseModelPaths(f.modelPaths, true); err != nil {
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := f.parse(); err != nil {
 				return err
 			}
 			return serve(c, &f)
@@ -168,6 +164,15 @@ func (f *serveFlags) override(c *cobra.Command) func(*config.Config) {
 		}
 		_, _ = config.ApplyForeign(cfg, given) // checkForeign has reported the errors
 	}
+}
+
+// parse reads the flags that have a syntax of their own.
+func (f *serveFlags) parse() (err error) {
+	if f.targets, err = parseWorkers(f.workers); err != nil {
+		return err
+	}
+	f.models, err = parseModelPaths(f.modelPaths, true) // the configuration file may allow downloads
+	return err
 }
 
 // divide applies the given flags about the division of requests.
