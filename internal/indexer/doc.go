@@ -3,7 +3,7 @@
 // own.
 //
 //	service := indexer.New(config, indexer.Parts{Router: router, Fleet: fleet, …})
-//	err := service.Run(ctx) // listens until ctx ends
+//	err := service.Serve(ctx, front, rpc) // answers until ctx ends
 //
 // A [Service] answers from a [warmpath.Router], whose events the caller follows (kvfeed). Workers come from discovery,
 // or programs register them: with the endpoint of their events, as at the standalone indexer of NVIDIA Dynamo and at
@@ -13,6 +13,6 @@
 // the service, asks about each prompt, and tells the fleet how far the answers can be believed. While the service does
 // not answer, that is not at all.
 //
-// The package knows the wire: indexer.proto has the messages, which proto_*.go encode by hand. It refuses to know how
+// The package knows the wire: indexer.proto has the messages, which proto.go encodes by hand. It refuses to know how
 // matches are computed, and which worker a request should go to.
 package indexer

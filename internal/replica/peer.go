@@ -227,8 +227,8 @@ func (p *peer) learnDelay(half time.Duration) {
 	p.placements.SetDelay(p.delay)
 }
 
-// begin notes that a part of an answer to the ask with this nonce came. It returns the number from which its requests
-// are, and whether the part is of use.
+// begin notes that a part of an answer to an ask came. It reports whether the part is of use: whether it answers one of
+// the last asks, and has a place among its parts.
 func (p *peer) begin(s statePart) bool {
 	if p.asked.IsZero() || !slices.Contains(p.nonces[:], s.nonce) || s.parts < 1 || s.parts > maxParts || s.part >= s.parts {
 		return false

@@ -27,9 +27,8 @@ type mirror struct {
 
 // writerCounts are the counters that the mirror changes.
 type writerCounts struct {
-	overflows int64 // times that a holder's changes were dropped because the queue was full
-	resyncs   int64 // times that a holder got a slot, to be written as a whole
-	dropped   int64 // changes that were dropped
+	resyncs int64 // times that a holder got a slot, to be written as a whole
+	dropped int64 // changes that were dropped
 }
 
 type bookKey struct {
@@ -118,7 +117,6 @@ func (m *mirror) enqueue(b *book, c *kvindex.Change) {
 			continue
 		}
 		if len(m.pending) >= m.most {
-			m.stats.overflows++
 			m.stats.dropped++
 			m.retire(b)
 			return
