@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/warmpath/warmpath/test/testenv"
 )
@@ -58,7 +59,7 @@ func TestThePythonLibraryPassesItsTests(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command("timeout", "-k", "1", "300", python, "-B", "-X", "dev", "-m", "unittest", "discover", "-s", tests)
-	cmd.Dir = dir
+	cmd.Dir, cmd.WaitDelay = dir, time.Second
 	cmd.Env = append(os.Environ(), "WARMPATH_VECTORS="+vectors)
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "\nOK\n") {

@@ -338,6 +338,7 @@ static void stress(int threads, long n, int forks) {
     for (int i = 0; i < forks; i++) {
         pid_t pid = fork();
         if (pid == 0) {
+            alarm(30); /* ends a fork that hangs */
             _exit(child());
         }
         int status = 0;
