@@ -25,13 +25,19 @@ type Config struct {
 }
 
 // Fleet is all workers. It is safe for concurrent use: writers exclude each other, build the next snapshot aside and
-// swap it in; readers never wait for writers.
+// swap it in; readers never wait for writers. A method that changes the fleet returns when the snapshot shows the
+// change. Changes that are made at the same time share a snapshot.
 type Fleet struct {
 	config  Config
 	current atomic.Pointer[Snapshot]
 
+	shown    atomic.Uint64     // how many changes the current snapshot shows
+	building sync.Mutex        // guards turns; held while a snapshot is built; comes before mu
+	turns    map[string]*turns // by model name
+
 	// mu guards the fields below, which only writers touch.
 	mu      sync.Mutex
+	changes uint64              // how many changes there were
 	byURL   map[string]WorkerID // the last worker at each URL
 	known   map[WorkerID]*known // present workers, and workers that left: see forgetPlace
 	former  []WorkerID          // known workers that left and whose ranks all lost their ids, the oldest first
@@ -39,10 +45,9 @@ type Fleet struct {
 	present []*Worker           // by ascending id
 	byPlace map[place]Holder
 	holders []holder
-	gone    map[Holder]int64  // by holder that left: the time of the first Retire after it left, Unix nanoseconds
-	free    []Holder          // ids for future holders
-	turns   map[string]*turns // by model name
-	kinds   []*kind           // the kinds of the present workers, in the order of first sight
+	gone    map[Holder]int64 // by holder that left: the time of the first Retire after it left, Unix nanoseconds
+	free    []Holder         // ids for future holders
+	kinds   []*kind          // the kinds of the present workers, in the order of first sight
 
 	links *links // has a lock of its own, which may be taken while mu is held, but not the other way round
 }
@@ -130,6 +135,30 @@ const (
 // Put does not check url: the fleet only compares it, and gives it back in [Worker]. A slash at the end is removed.
 // Give the URL to which the program sends requests, with its scheme: http://gpu-1:8000.
 func (f *Fleet) Put(url string, facts Facts) WorkerID {
+	f.mu.Lock()
+	defer f.release()
+	return f.put(url, facts, "")
+}
+
+// Expect adds workers that have not answered yet: they serve nothing, and they are not healthy for the reason why. One
+// snapshot shows all of them, while each [Fleet.Put] makes a snapshot of the whole fleet. A worker that is present
+// already stays as it is. Expect returns the ids in the order of urls.
+func (f *Fleet) Expect(urls []string, why string) []WorkerID {
+	f.mu.Lock()
+	defer f.release()
+	ids := make([]WorkerID, len(urls))
+	for i, url := range urls {
+		id, known := f.byURL[strings.TrimRight(url, "/")]
+		if !known || f.worker(id) == nil {
+			id = f.put(url, Facts{}, why)
+		}
+		ids[i] = id
+	}
+	return ids
+}
+
+// put adds a worker or replaces its facts. With a reason why, a new worker is not healthy. f.mu is held.
+func (f *Fleet) put(url string, facts Facts, why string) WorkerID {
 	url = strings.TrimRight(url, "/")
 	facts.Ranks = min(max(facts.Ranks, 1), MaxRanks)
 	facts.BlockSize = max(facts.BlockSize, 0)
@@ -142,8 +171,6 @@ func (f *Fleet) Put(url string, facts Facts) WorkerID {
 		facts.BlockSize = static
 	}
 
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	id, reused := f.byURL[url]
 	var old *Worker
 	if reused {
@@ -158,7 +185,7 @@ func (f *Fleet) Put(url string, facts Facts) WorkerID {
 		f.next++
 		f.byURL[url], f.known[id] = id, fresh
 	}
-	w := &Worker{ID: id, URL: url, Healthy: true, Incarnation: f.known[id].life.incarnation}
+	w := &Worker{ID: id, URL: url, Healthy: why == "", Why: why, Incarnation: f.known[id].life.incarnation}
 	if old != nil {
 		w.Healthy, w.Draining, w.Asleep, w.Why, w.ModelOrders = old.Healthy, old.Draining, old.Asleep, old.Why, old.ModelOrders
 		for _, h := range old.Holders {
@@ -210,7 +237,7 @@ func (f *Fleet) intern(id WorkerID, rank int) Holder {
 // start slowly.
 func (f *Fleet) SetHealth(id WorkerID, healthy bool, why string) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
+	defer f.release()
 	old := f.worker(id)
 	if old == nil || (old.Healthy == healthy && (healthy || old.Why == why)) {
 		return
@@ -228,7 +255,7 @@ func (f *Fleet) SetHealth(id WorkerID, healthy bool, why string) {
 // SetDraining stops or resumes new requests to a worker.
 func (f *Fleet) SetDraining(id WorkerID, draining bool) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
+	defer f.release()
 	old := f.worker(id)
 	if old == nil || old.Draining == draining {
 		return
@@ -242,7 +269,7 @@ func (f *Fleet) SetDraining(id WorkerID, draining bool) {
 // in its accelerator's memory. It gets no requests until it wakes up, or until another process answers at its URL.
 func (f *Fleet) SetAsleep(id WorkerID, asleep bool) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
+	defer f.release()
 	old := f.worker(id)
 	if old == nil || old.Asleep == asleep {
 		return
@@ -260,7 +287,7 @@ func (f *Fleet) StaticBlockSize(model string) int { return max(f.config.BlockSiz
 // one. SetBlockSize does nothing if the model has a static block size.
 func (f *Fleet) SetBlockSize(id WorkerID, tokens int) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
+	defer f.release()
 	old := f.worker(id)
 	if old == nil || tokens <= 0 || old.Facts.BlockSize == tokens || f.StaticBlockSize(old.Facts.BaseModel()) > 0 {
 		return
@@ -275,19 +302,17 @@ func (f *Fleet) SetBlockSize(id WorkerID, tokens int) {
 // requests under way can still be released. If the URL is put again, it is the URL of a new worker: see [Fleet.Put].
 func (f *Fleet) Remove(id WorkerID) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	old := f.worker(id)
-	if old == nil {
-		return
+	if at, present := f.position(id); present {
+		old := f.present[at]
+		f.present = slices.Delete(f.present, at, at+1)
+		f.known[id].scopes.clear()
+		for _, h := range old.Holders {
+			f.left(h)
+		}
+		f.changes++
 	}
-	at, _ := f.position(id)
-	f.present = slices.Delete(f.present, at, at+1)
-	f.known[id].scopes.clear()
-	for _, h := range old.Holders {
-		f.left(h)
-	}
-	f.publish()
-	f.links.drop(id) // after publish, so that no transfer that ends now adds a pair of this worker again
+	f.release()
+	f.links.drop(id) // after the snapshot is there, so that no transfer that ends now adds a pair of this worker again
 }
 
 // left resets h when it leaves the fleet. A rank that the worker no longer reports may return with the same holder; it
@@ -433,7 +458,7 @@ func position(workers []*Worker, id WorkerID) (at int, ok bool) {
 	return slices.BinarySearchFunc(workers, id, func(w *Worker, id WorkerID) int { return cmp.Compare(w.ID, id) })
 }
 
-// replace publishes w as the record of its worker. f.mu is held; w is not changed afterwards.
+// replace makes w the record of its worker. f.mu is held; w is not changed afterwards.
 func (f *Fleet) replace(w *Worker) {
 	switch {
 	case !w.Healthy:
@@ -455,23 +480,40 @@ func (f *Fleet) replace(w *Worker) {
 	} else {
 		f.present = slices.Insert(f.present, at, w)
 	}
-	f.publish()
+	f.changes++
 }
 
-// publish builds the next snapshot and swaps it in. It takes time in proportion to the fleet's size, which is
-// acceptable because probes change the fleet at most a few hundred times a second. f.mu is held.
+// release unlocks mu after a change, and returns when the current snapshot shows the change.
+func (f *Fleet) release() {
+	change := f.changes
+	f.mu.Unlock()
+	if f.shown.Load() >= change {
+		return
+	}
+	f.building.Lock()
+	defer f.building.Unlock()
+	if f.shown.Load() < change { // otherwise another writer built a snapshot while this one waited
+		f.publish()
+	}
+}
+
+// publish builds the next snapshot and swaps it in. It takes time in proportion to the fleet's size, some 0.5 ms with
+// 1,000 workers. When a router starts with many workers, they change faster than this. So writers wait outside mu, and
+// one snapshot shows the changes of all who wait. f.building is held.
 func (f *Fleet) publish() {
 	last := f.current.Load()
 	s := &Snapshot{
 		generation: last.generation + 1,
 		superseded: make(chan struct{}),
-		holders:    make([]holder, len(f.holders)),
 		pools:      map[string]*Pool{},
 		links:      f.links,
 	}
-	copy(s.holders, f.holders)
+	f.mu.Lock()
+	changes := f.changes
+	s.holders = slices.Clone(f.holders)
 	s.workers = slices.Clone(f.present)
-	for _, w := range f.present {
+	f.mu.Unlock()
+	for _, w := range s.workers {
 		for _, h := range w.Holders {
 			s.holders[h].worker = w
 		}
@@ -492,10 +534,11 @@ func (f *Fleet) publish() {
 		s.only = nil
 	}
 	f.current.Store(s)
+	f.shown.Store(changes)
 	close(last.superseded)
 }
 
-// serve adds w to the pool of its model m.
+// serve adds w to the pool of its model m. f.building is held.
 func (f *Fleet) serve(s *Snapshot, w *Worker, m *Model) {
 	p := s.pools[m.ID]
 	base, lora := w.Facts.resolve(m)

@@ -35,7 +35,7 @@ func (f *Fleet) Refused(id WorkerID) {
 // process runs.
 func (f *Fleet) Answered(id WorkerID, s Signs) (restarted bool) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
+	defer f.release()
 	old := f.worker(id)
 	if old == nil {
 		return false

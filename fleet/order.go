@@ -30,7 +30,7 @@ func (f *Fleet) EndModelOrder(id WorkerID, add Model) {
 // order counts the beginning or the end of an order to a worker, and changes the worker's models.
 func (f *Fleet) order(id WorkerID, change func(*Facts)) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
+	defer f.release()
 	old := f.worker(id)
 	if old == nil {
 		return

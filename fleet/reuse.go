@@ -18,11 +18,29 @@ const keepIDs = time.Hour
 //
 // The caller removes the returned ids from everything that it stores by holder, and then passes them to [Fleet.Reuse].
 func (f *Fleet) Retire(now int64) (retired []Holder) {
+	retired = f.retire(now)
+	f.building.Lock()
+	defer f.building.Unlock()
+	if len(retired) > 0 {
+		f.publish()
+	}
+	pools := f.current.Load().pools
+	maps.DeleteFunc(f.turns, func(model string, _ *turns) bool { return pools[model] == nil })
+	return retired
+}
+
+func (f *Fleet) retire(now int64) (retired []Holder) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	snap, before := f.current.Load(), now-int64(keepIDs)
+	present := make([]bool, len(f.holders))
+	for _, w := range f.present {
+		for _, h := range w.Holders {
+			present[h] = true
+		}
+	}
+	before := now - int64(keepIDs)
 	for p, h := range f.byPlace {
-		if snap.holders[h].worker != nil {
+		if present[h] {
 			continue
 		}
 		since, seen := f.gone[h]
@@ -37,11 +55,7 @@ func (f *Fleet) Retire(now int64) (retired []Holder) {
 			retired = append(retired, h)
 		}
 	}
-	maps.DeleteFunc(f.turns, func(model string, _ *turns) bool { return snap.pools[model] == nil })
-	if len(retired) > 0 {
-		slices.Sort(retired)
-		f.publish()
-	}
+	slices.Sort(retired)
 	return retired
 }
 
