@@ -64,6 +64,7 @@ type Watcher struct {
 	log    *slog.Logger
 
 	claims *claims
+	first  chan struct{} // has a value for each worker that is asked for the first time now, see turn
 
 	mu      sync.Mutex // guards the fields below; never held during a question to a worker
 	roster  roster
@@ -81,7 +82,7 @@ func NewWatcher(f *fleet.Fleet, targets []Target, c Config, client *http.Client,
 	if client == nil {
 		client = NewClient(nil, c.Peers)
 	}
-	s := &Watcher{fleet: f, client: client, config: c.withDefaults(), log: log, changed: make(chan struct{}), claims: newClaims(), notes: map[string][]string{}, again: map[string]chan struct{}{},
+	s := &Watcher{fleet: f, client: client, config: c.withDefaults(), log: log, changed: make(chan struct{}), claims: newClaims(), first: make(chan struct{}, firstAtOnce), notes: map[string][]string{}, again: map[string]chan struct{}{},
 		roster: roster{lists: map[Source][]Target{}, removed: map[string]bool{}, leaving: map[string]*leave{}, roles: map[string]string{}}}
 	if err := s.Replace(targets); err != nil {
 		return nil, err
@@ -177,6 +178,13 @@ func (s *Watcher) Run(ctx context.Context) error {
 			s.listen(url, false)
 			s.log.Info("worker removed", "worker", url)
 		}
+		var expected []string
+		for _, t := range targets {
+			if watched[t.URL] == nil {
+				expected = append(expected, t.URL)
+			}
+		}
+		s.fleet.Expect(expected, "not probed yet")
 		for _, t := range targets {
 			w := &worker{of: s, target: t.Target}
 			if old := watched[t.URL]; old == nil {
@@ -224,10 +232,9 @@ type worker struct {
 	outdated  bool            // the last probe's list of models may be older than an order to load or unload an adapter
 }
 
-// begin puts the worker into the fleet before its first answer.
+// begin prepares the first questions to a worker that the fleet expects.
 func (w *worker) begin() {
-	w.id = w.of.fleet.Put(w.target.URL, fleet.Facts{})
-	w.of.fleet.SetHealth(w.id, false, "not probed yet")
+	w.id, _ = w.of.fleet.Find(w.target.URL)
 	w.again = w.of.listen(w.target.URL, true)
 }
 
@@ -244,8 +251,33 @@ func (w *worker) retarget(t Target) *worker {
 	return &next
 }
 
+// How many workers are asked for the first time at once, and how long one of them can hold the others back. Without a
+// bound, a router that starts in front of 1,000 workers asks all of them at once. On a busy machine most of the answers
+// then come too late, and the questions are asked again.
+const (
+	firstAtOnce = 64
+	firstTurn   = 500 * time.Millisecond
+)
+
+// turn waits until the worker may be asked for the first time. Call end when it has answered or failed.
+func (w *worker) turn(ctx context.Context) (end func()) {
+	select {
+	case w.of.first <- struct{}{}:
+	case <-ctx.Done():
+		return func() {}
+	}
+	free := sync.OnceFunc(func() { <-w.of.first })
+	late := time.AfterFunc(firstTurn, free)
+	return func() {
+		late.Stop()
+		free()
+	}
+}
+
 // watch probes the worker until it answers. After that it sends health checks and probes until ctx ends.
 func (w *worker) watch(ctx context.Context) {
+	asked := w.turn(ctx)
+	defer asked()
 	pause := w.of.config.Retry
 	var probed, tried time.Time
 	for ctx.Err() == nil {
@@ -277,6 +309,7 @@ func (w *worker) watch(ctx context.Context) {
 			probed = time.Time{} // the worker may now run another version, with other models
 		}
 		w.report(err)
+		asked()
 		wait := w.of.config.Interval
 		if !w.healthy {
 			wait, pause = pause, min(2*pause, w.of.config.Interval)
