@@ -128,11 +128,14 @@ func (v *verdict) settled(now time.Time) bool {
 // follow updates the unit's members. It forgets the verdicts of processes that have ended.
 func (u *unit) follow(members []*member) {
 	var origins []string
-	present := map[identity]bool{}
+	present, before := map[identity]bool{}, map[identity]bool{}
+	for _, m := range u.members {
+		before[m.identity] = true
+	}
 	fresh := false
 	for _, m := range members {
 		present[m.identity] = true
-		fresh = fresh || !slices.ContainsFunc(u.members, func(old *member) bool { return old.identity == m.identity })
+		fresh = fresh || !before[m.identity]
 		for _, origin := range m.origins {
 			if origin != "" && !slices.Contains(origins, origin) && len(origins) < maxOrigins {
 				origins = append(origins, origin)
