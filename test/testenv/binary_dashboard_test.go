@@ -35,6 +35,9 @@ var legitimatelyEmpty = []string{
 	"warmpath_retries_total",           // no attempt failed
 	"warmpath_stream_recoveries_total", // no stream lost its worker
 	"warmpath_bypassed_total",          // no workers exchange KV blocks
+	"warmpath_sync_",                   // no sync: one router
+	"warmpath_shared_index_",           // no shared index
+	"warmpath_index_service_",          // no index service
 }
 
 // prometheusTool returns the path of a program of Prometheus that `make interop` installs.
