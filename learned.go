@@ -181,12 +181,13 @@ type sending struct {
 	approximate    bool        // no event will confirm the prompt: it is matched by its text, or the holder has no events
 	policy, shadow *policy.Policy
 	now            int64
+	age            time.Duration // how long before now the prompt was sent
 }
 
 // learn notes in store that the prompt with these keys is sent to s's holder. It appends the new entry to learned.
 func (s *sending) learn(store *promptStore, keys []block.Key, learned []learnedPrompt) []learnedPrompt {
 	key := store.key(keys)
-	return append(learned, learnedPrompt{store.store, key, store.store.Learn(placement.First, s.holder, key, s.now)})
+	return append(learned, learnedPrompt{store.store, key, store.store.LearnAt(placement.First, s.holder, key, placement.Moment{Now: s.now, Age: s.age})})
 }
 
 // unlearn removes the entries that stores learned from d, because the worker computed nothing of the request. Entries

@@ -74,6 +74,8 @@ const (
 	maxSpare, maxSpareKeys = 256, 4096
 	// maxToldTokens bounds the length of a prompt that a peer tells of, so that sums do not overflow.
 	maxToldTokens = 1 << 30
+	// maxToldAge bounds the age of a request, so that sums of times do not overflow. Nothing is learned for so long.
+	maxToldAge = 365 * 24 * time.Hour
 )
 
 // NewPeer returns a peer that has told of nothing yet.
@@ -193,11 +195,14 @@ func (t *told) work(pl *Placement, size int, now int64) fleet.Work {
 		Choices:        min(max(pl.Choices, 0), maxToldTokens),
 		Guess:          pl.Guess || !pl.TokensKnown,
 		Levels:         t.levels,
-		Arrived:        now - int64(min(max(pl.Waited, 0), time.Hour)),
+		Arrived:        now - int64(min(max(pl.Waited, 0), time.Hour)+min(pl.age(), time.Hour)),
 		Trust:          min(pl.Trust, fleet.TrustExact),
 		Marks:          t.marks,
 	}
 }
+
+// age returns how long ago the request was placed.
+func (pl *Placement) age() time.Duration { return min(max(pl.Age, 0), maxToldAge) }
 
 // describe returns what policies may read of the holder: its load is that before the request.
 func (p *Peer) describe(snap *fleet.Snapshot, pl *Placement, w *fleet.Worker, h fleet.Holder, now int64) *policy.Candidate {
@@ -220,7 +225,7 @@ func (p *Peer) route(t *told, pl *Placement, c *policy.Candidate) {
 	decided := table.all[pl.Policy]
 	p.query = policy.Query{
 		PromptTokens: min(max(pl.PromptTokens, 0), maxToldTokens), Known: pl.TokensKnown || pl.FromText, Rank: -1,
-		Turn: p.turn(pl), Model: pl.Base, LoRA: pl.LoRA, Session: pl.Session, Tenant: pl.Tenant, Now: t.routed,
+		Turn: p.turn(pl), Model: pl.Base, LoRA: pl.LoRA, Session: pl.Session, Tenant: pl.Tenant, Now: t.routed, Age: pl.age(),
 		Levels: t.levels, Class: pl.Class, Leg: pl.Leg, MaxRequests: r.options.MaxRequests,
 		Prompt: policy.Prompt{
 			Tokens: pl.Tokens[:min(len(pl.Tokens), MaxPlacementText)], Keys: t.keys, BlockSize: pl.BlockSize,
@@ -270,7 +275,7 @@ func (p *Peer) expect(t *told, pl *Placement, trust fleet.Trust) {
 		return
 	}
 	s := sending{
-		holder: t.holder, keys: t.keys, onHolder: t.keys, trust: trust, policy: t.policy, shadow: t.shadow, now: t.routed,
+		holder: t.holder, keys: t.keys, onHolder: t.keys, trust: trust, policy: t.policy, shadow: t.shadow, now: t.routed, age: pl.age(),
 		approximate: pl.FromText || trust == fleet.TrustApproximate,
 	}
 	if a := x.aheads.Load(); a != nil && a.of[t.holder] > 0 {

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -231,6 +232,32 @@ func TestAPeersPromptIsExpectedInTheCacheUnlessItWasNotSent(t *testing.T) {
 	p.Free(pl.ID, warmpath.Ending{Unsent: true}, second)
 	if n := predicted(); n != 0 {
 		t.Errorf("%d tokens are expected although the prompt was not computed", n)
+	}
+}
+
+// A peer may tell of a request again, such as to a router that joins. No event ends what is expected of workers without
+// events, so it must not count longer than at the router that sent the request.
+func TestALatePlacementIsExpectedForAsLongAsAtItsRouter(t *testing.T) {
+	now := int64(1000 * second)
+	w := newWorld(t, warmpath.Options{ApproximateTTL: time.Minute}, vllm(), vllm())
+	w.fleet.SetTrust(0, fleet.TrustApproximate, "test")
+	p, pl := heard(t, w, prompt(1, 640))
+	pl.Age = 50 * time.Second
+	p.Add(pl, now)
+	predicted := func(now int64) (n int) {
+		d := w.explain(warmpath.Request{Tokens: prompt(1, 640), Now: now})
+		for i := range d.Candidates {
+			if d.Candidates[i].Holder == 0 {
+				n = d.Candidates[i].Predicted
+			}
+		}
+		return n
+	}
+	if n := predicted(now + 1); n != 624 {
+		t.Errorf("%d tokens are expected 50 s after the request was sent", n)
+	}
+	if n := predicted(now + 11*second); n != 0 {
+		t.Errorf("%d tokens are expected 61 s after the request was sent", n)
 	}
 }
 

@@ -46,6 +46,9 @@ type Placement struct {
 
 	Levels []fleet.ServiceLevel // the service levels of the request; none if it is empty
 	Waited time.Duration        // how long the request had waited when it was placed
+	// Age is how long ago the request was placed, as far as it is known to those who tell of a request again. What peers
+	// learn from the request is that old. 0 is just now.
+	Age time.Duration
 	// PrefillCompleted says that the prompt is computed already. It is set by those who tell of a request again, because a
 	// message about it was lost.
 	PrefillCompleted bool

@@ -21,27 +21,82 @@ type link struct {
 	at           int64  // the stamp: when the node was used last, Unix nanoseconds; an older link has no later stamp
 }
 
-// touch makes the node's placement the holder's most recent one. had says whether the holder had the placement before
-// the call, and before is the placement's stamp before the call.
-func (s *Store) touch(id uint32, h fleet.Holder) (had bool, before int64) {
-	at, has := s.find(id, h)
-	list := &s.holders[h]
+// use is a use of a node by a holder.
+type use struct {
+	node   uint32
+	holder fleet.Holder
+	older  uint32 // the placement in the holder's list after which the node's placement belongs; 0: it is the oldest
+	at     int64  // the stamp
+}
+
+// touched is what a use found.
+type touched struct {
+	had    bool   // the holder had the placement before the use
+	before int64  // the stamp of the placement before the use
+	link   uint32 // after which the next placement with the stamp of the use belongs
+}
+
+// touch gives the node's placement the stamp of u, and its place in the holder's list, unless it has a later stamp.
+func (s *Store) touch(u use) touched {
+	at, has := s.find(u.node, u.holder)
+	list := &s.holders[u.holder]
 	if !has {
-		l := s.link(h, id, list.newest, s.now)
-		n := &s.nodes[id]
-		n.holds = slices.Insert(n.holds, at, hold{h, l})
+		l := s.link(u)
+		n := &s.nodes[u.node]
+		n.holds = slices.Insert(n.holds, at, hold{u.holder, l})
 		list.bytes += int64(len(n.text))
 		s.held += int64(len(n.text))
-		return false, 0
+		return touched{link: l}
 	}
-	l := s.nodes[id].holds[at].link
-	before = s.links[l].at
-	s.links[l].at = s.now
-	if l != list.newest {
+	l := s.nodes[u.node].holds[at].link
+	before := s.links[l].at
+	if before >= u.at {
+		return touched{true, before, u.older}
+	}
+	s.links[l].at = u.at
+	if l != u.older {
 		s.take(list, l)
-		s.place(list, l, list.newest)
+		s.insert(list, l, u.older)
 	}
-	return true, before
+	return touched{true, before, l}
+}
+
+// longestWalk bounds how many placements are passed to find the place of an older one: below a millisecond.
+const longestWalk = 1 << 14
+
+// before returns the holder's newest placement with an earlier stamp; 0 if there is none. A placement with this stamp
+// belongs directly after it. Placements with the same stamp are newer, because the run that another run continues must
+// be the newer one of the two. ok is false if more than longestWalk placements have a later stamp.
+func (s *Store) before(h fleet.Holder, at int64) (l uint32, ok bool) {
+	l = s.holders[h].newest
+	for range longestWalk {
+		if l == 0 || s.links[l].at < at {
+			return l, true
+		}
+		l = s.links[l].older
+	}
+	return 0, false
+}
+
+// after returns the last placement from l on, on the newer side, whose stamp is before at.
+func (s *Store) after(l uint32, at int64) uint32 {
+	for l != 0 {
+		newer := s.links[l].newer
+		if newer == 0 || s.links[newer].at >= at {
+			break
+		}
+		l = newer
+	}
+	return l
+}
+
+// insert places l directly after older, on the newer side, or at the old end of the list if older is 0.
+func (s *Store) insert(list *holder, l, older uint32) {
+	if older == 0 {
+		s.placeOldest(list, l)
+		return
+	}
+	s.place(list, l, older)
 }
 
 // age gives a placement an earlier stamp, and moves the placement to the right position in the holder's list.
@@ -53,16 +108,11 @@ func (s *Store) age(h fleet.Holder, l uint32, at int64) {
 	for older != 0 && s.links[older].at > at {
 		older = s.links[older].older
 	}
-	if older == 0 {
-		s.placeOldest(list, l)
-		return
-	}
-	s.place(list, l, older)
+	s.insert(list, l, older)
 }
 
-// link returns the id of a new placement of the holder in node id. The placement comes directly after older in the
-// holder's list, on the newer side.
-func (s *Store) link(h fleet.Holder, id, older uint32, at int64) uint32 {
+// link returns the id of a new placement for u.
+func (s *Store) link(u use) uint32 {
 	var l uint32
 	if last := len(s.freeLinks) - 1; last >= 0 {
 		l = s.freeLinks[last]
@@ -71,9 +121,9 @@ func (s *Store) link(h fleet.Holder, id, older uint32, at int64) uint32 {
 		s.links = append(s.links, link{})
 		l = uint32(len(s.links) - 1)
 	}
-	s.links[l].node, s.links[l].at = id, at
-	list := &s.holders[h]
-	s.place(list, l, older)
+	s.links[l].node, s.links[l].at = u.node, u.at
+	list := &s.holders[u.holder]
+	s.insert(list, l, u.older)
 	list.links++
 	s.used += linkBytes
 	return l

@@ -68,7 +68,15 @@ func (s *Sessions) Homes(key uint64, now int64, dst []fleet.Holder) (homes []fle
 // Learn records that a request of the session was sent to h. now is the time in Unix nanoseconds. If h is not a home of
 // the session yet, h becomes a home. If the session then has more than SessionConfig.Homes homes, it loses the oldest
 // home.
-func (s *Sessions) Learn(key uint64, h fleet.Holder, now int64) {
+func (s *Sessions) Learn(key uint64, h fleet.Holder, now int64) { s.LearnAt(key, h, Moment{Now: now}) }
+
+// LearnAt is Learn for a request that was sent some time ago, for example by another router. It learns nothing if a
+// later request of the session is known, or if the session was idle for too long since.
+func (s *Sessions) LearnAt(key uint64, h fleet.Holder, m Moment) {
+	now, used := m.Now, m.Now-int64(max(m.Age, 0))
+	if m.Age > 0 && now-used >= int64(s.config.Idle) {
+		return
+	}
 	shard := &s.shards[key%SessionShards]
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
@@ -78,13 +86,16 @@ func (s *Sessions) Learn(key uint64, h fleet.Holder, now int64) {
 		s.drop(shard, key)
 		x, known = session{}, false
 	}
+	if known && m.Age > 0 && x.used > used {
+		return
+	}
 	if !known && len(shard.byKey) >= s.config.Most/SessionShards {
 		for other := range shard.byKey { // evict any session
 			s.drop(shard, other)
 			break
 		}
 	}
-	x.used = now
+	x.used = used
 	switch {
 	case x.n > 0 && x.homes[0] == h, x.n > 1 && x.homes[1] == h:
 	case s.config.Homes == 1 || x.n == 0:

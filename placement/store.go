@@ -147,6 +147,18 @@ type Receipt struct {
 // become the holder's most recent runs. Learn leaves out an incomplete page at the end of the key, and the part of the
 // key beyond a quarter of Config.Bytes. It copies the key.
 func (s *Store) Learn(root Root, h fleet.Holder, key []byte, now int64) (r Receipt) {
+	return s.LearnAt(root, h, key, Moment{Now: now})
+}
+
+// Moment is a time in the past.
+type Moment struct {
+	Now int64         // the present time, Unix nanoseconds
+	Age time.Duration // how long before Now; below 0 counts as 0
+}
+
+// LearnAt is Learn for a prompt that was sent some time ago, for example by another router. Runs that the holder used
+// later stay as they are. LearnAt learns nothing if the TTL has ended since.
+func (s *Store) LearnAt(root Root, h fleet.Holder, key []byte, m Moment) (r Receipt) {
 	if key = s.whole(key); len(key) == 0 || h >= maxHolders {
 		return Receipt{}
 	}
@@ -155,14 +167,26 @@ func (s *Store) Learn(root Root, h fleet.Holder, key []byte, now int64) (r Recei
 	if _, ok := s.roots[root]; !ok {
 		return Receipt{}
 	}
-	now = s.clock(now)
+	now := s.clock(m.Now)
 	s.now = max(s.now+1, now) // each use has a stamp of its own, by which Unlearn finds it
 	r.at = s.now
+	if m.Age > 0 {
+		if r.at = s.now - int64(m.Age); r.at <= s.ended(now) || r.at <= 0 {
+			return Receipt{}
+		}
+	}
 	s.admit(h)
 	s.expireOf(h, now, stretch) // otherwise an expired run would get this use's stamp, and Unlearn would leave it
-	for at := s.grow(s.roots[root], key); len(s.nodes[at].text) > 0; at = s.nodes[at].parent {
-		if had, before := s.touch(at, h); had && r.known == 0 {
-			r.known, r.before = s.nodes[at].end, before
+	older, ok := s.before(h, r.at)
+	if !ok {
+		return Receipt{}
+	}
+	at := s.grow(s.roots[root], key)
+	older = s.after(older, r.at) // grow may have split the run of older
+	for ; len(s.nodes[at].text) > 0; at = s.nodes[at].parent {
+		u := s.touch(use{at, h, older, r.at})
+		if older = u.link; u.had && r.known == 0 {
+			r.known, r.before = s.nodes[at].end, u.before
 		}
 	}
 	s.fit()

@@ -149,7 +149,7 @@ func (s *Store) split(id uint32, after int) uint32 {
 
 	holds := make([]hold, len(old.holds))
 	for i, h := range old.holds {
-		holds[i] = hold{h.holder, s.link(h.holder, head, h.link, s.links[h.link].at)}
+		holds[i] = hold{h.holder, s.link(use{head, h.holder, h.link, s.links[h.link].at})}
 	}
 	s.nodes[head].holds = holds
 	return head

@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"time"
+
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 )
@@ -22,6 +24,9 @@ type Query struct {
 	Session Session // the conversation, if the client named one
 	Tenant  string  // the client's tenant; "" is not known
 	Now     int64   // Unix nanoseconds
+	// Age is how long before Now the request was placed. It is 0, unless Routed is told of a request of another router
+	// of which this router hears late. What a policy learns from such a request is that old.
+	Age time.Duration
 
 	Levels   []fleet.ServiceLevel // the service levels of the request
 	Arrived  int64                // when the request arrived, Unix nanoseconds; 0 is Now

@@ -30,6 +30,8 @@ type bus struct {
 	change func(packet []byte) []byte          // changes each packet
 	lost   func(packet []byte, to uint64) bool // loses single packets
 	policy policy.Spec                         // of routers that join
+
+	approximate time.Duration // the TTL of workers of routers that join; 0: these have events
 }
 
 // busLink is the connection of one router. It implements link.
@@ -113,6 +115,7 @@ func (b *bus) set(change func()) {
 // member is a router on a bus.
 type member struct {
 	t      testing.TB
+	trust  fleet.Trust
 	router *warmpath.Router
 	fleet  *fleet.Fleet
 	sync   *Sync
@@ -129,16 +132,19 @@ func (m *member) place() [2]int { return *m.placed.Load() }
 func (b *bus) join(t testing.TB, cfg Config, workers int, tenants *tenant.Registry) *member {
 	t.Helper()
 	cfg.Embedded = true
-	m := &member{t: t, fleet: fleet.New(fleet.Config{}), ended: make(chan error, 1)}
+	m := &member{t: t, trust: fleet.TrustExact, fleet: fleet.New(fleet.Config{}), ended: make(chan error, 1)}
 	var peer func() *warmpath.Peer
 	number := func(own, count int) { m.placed.Store(&[2]int{own, count}) }
 	m.sync = New(cfg, Parts{NewPeer: func() *warmpath.Peer { return peer() }, SetReplicas: number, Tenants: tenants, Log: discard, Name: fmt.Sprint("router ", len(b.links))})
 	var err error
-	m.router, err = warmpath.New(warmpath.Options{Fleet: m.fleet, Policy: b.policy, Observer: m.sync.Observer()})
+	m.router, err = warmpath.New(warmpath.Options{Fleet: m.fleet, Policy: b.policy, ApproximateTTL: b.approximate, Observer: m.sync.Observer()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	peer = m.router.NewPeer
+	if b.approximate > 0 {
+		m.trust = fleet.TrustApproximate
+	}
 	for i := range workers {
 		m.worker(i)
 	}
@@ -167,7 +173,7 @@ func (b *bus) join(t testing.TB, cfg Config, workers int, tenants *tenant.Regist
 func (m *member) worker(i int) {
 	m.fleet.Put(fmt.Sprintf("http://w%d", i), fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "llama"}}, BlockSize: 16})
 	for h := range fleet.Holder(m.fleet.Snapshot().Holders()) {
-		m.fleet.SetTrust(h, fleet.TrustExact, "test")
+		m.fleet.SetTrust(h, m.trust, "test")
 	}
 }
 

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"strings"
 	"testing"
@@ -207,6 +208,73 @@ func TestAPromptOfLongAgoIsNotExpectedByARouterThatJoins(t *testing.T) {
 			}
 			done(d)
 		})
+	}
+}
+
+// What is told again is as old as at the router that tells it. A router that joins, and one that learns late of a
+// worker, expect a prompt until the same moment: 5 minutes after it was sent.
+func TestWhatIsToldAgainKeepsItsAge(t *testing.T) {
+	for _, name := range []string{"ended", "under way", "an unknown worker"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBus(1)
+				b.approximate = 5 * time.Minute
+				join := func(workers int) *member { return b.join(t, DefaultConfig(), workers, nil) }
+				one := join(1)
+				began := time.Now()
+				d := one.route(1, 640, "")
+				testenv.Pass(time.Second)
+				if name == "ended" {
+					d.FirstToken(time.Now().UnixNano())
+					done(d)
+				}
+				var two *member
+				if name == "an unknown worker" {
+					two = join(0)
+					testenv.Pass(100 * time.Second)
+					two.worker(0)
+				} else {
+					testenv.Pass(100 * time.Second)
+					two = join(1)
+				}
+				testenv.Pass(3 * time.Second)
+				expected := func(m *member) int {
+					again := m.route(1, 640, "")
+					defer done(again)
+					again.Unsent()
+					return again.PredictedTokens
+				}
+				if n := expected(two); n == 0 {
+					t.Error("the prompt is not expected")
+				}
+				testenv.Pass(5*time.Minute + 10*time.Second - time.Since(began))
+				if a, b := expected(one), expected(two); a != 0 || b != 0 {
+					t.Errorf("after its time %d tokens are expected at the router that sent the prompt, and %d at the other", a, b)
+				}
+				if name != "ended" {
+					done(d)
+				}
+			})
+		})
+	}
+}
+
+// A router of an older version tells of a request without its age, and skips the age that is told.
+func TestAPlacementWithoutAnAgeIsUnderstood(t *testing.T) {
+	p := samplePlacement()
+	old, _ := appendPlacement(nil, &p, wholePrompt)
+	c := content{data: old}
+	var got warmpath.Placement
+	if c.placement(&got); c.err != nil || got.Age != 0 || got.ID != p.ID {
+		t.Errorf("%v %+v", c.err, got)
+	}
+	c = content{data: append(appendAge(old, 90*time.Second), "of a newer version"...)}
+	if c.placement(&got); c.err != nil || got.Age != 90*time.Second || string(c.data) != "of a newer version" {
+		t.Errorf("%v %+v %q", c.err, got.Age, c.data)
+	}
+	c = content{data: binary.AppendUvarint(old, 1<<63)}
+	if c.placement(&got); c.err != nil || got.Age != maxAge {
+		t.Errorf("%v %v", c.err, got.Age)
 	}
 }
 

@@ -48,7 +48,9 @@ func (r *receiver) retryLate(now time.Time) {
 	for _, l := range r.late {
 		p := r.s.peers[l.from]
 		c := content{data: l.content, names: r.names}
-		if c.placement(&r.placement); p == nil || c.err != nil || now.After(l.until) || r.recent(p, now) {
+		c.placement(&r.placement)
+		r.placement.Age = now.Sub(l.placed)
+		if p == nil || c.err != nil || now.After(l.until) || r.recent(p, now) {
 			continue
 		}
 		left = append(left, l)

@@ -131,6 +131,22 @@ func appendPlacement(to []byte, p *warmpath.Placement, most extent) (out []byte,
 	return to, promptAt
 }
 
+// appendAge appends how long ago the request of a Placement was placed. It follows the Placement, and may be missing.
+func appendAge(to []byte, age time.Duration) []byte {
+	return binary.AppendUvarint(to, uint64(max(age.Milliseconds(), 0)))
+}
+
+// maxAge bounds the age of a request that is read.
+const maxAge = 365 * 24 * time.Hour
+
+// age reads how long ago something was; 0 if the content has ended.
+func (c *content) age() time.Duration {
+	if len(c.data) == 0 {
+		return 0
+	}
+	return time.Duration(min(c.uvarint(), uint64(maxAge.Milliseconds()))) * time.Millisecond
+}
+
 // noPrompt tells of no prompt: see appendPlacement.
 var noPrompt = make([]byte, 6)
 
@@ -226,7 +242,7 @@ func (c *content) string(held bool) string {
 }
 
 // placement reads a Placement into p. It uses the memory of p's slices again, except that of Text: Text points into the
-// packet.
+// packet. A Placement of an older router ends without an age.
 func (c *content) placement(p *warmpath.Placement) {
 	keys, ahead, tokens, levels := p.Keys, p.AheadKeys, p.Tokens[:0], p.Levels[:0]
 	*p = warmpath.Placement{ID: c.uvarint()}
@@ -267,6 +283,7 @@ func (c *content) placement(p *warmpath.Placement) {
 		tokens = append(tokens, binary.LittleEndian.Uint32(b))
 	}
 	p.Tokens = tokens
+	p.Age = c.age()
 }
 
 // keys reads keys, and appends them to to.

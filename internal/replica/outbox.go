@@ -35,13 +35,14 @@ type told struct {
 	record   []byte // the content of a recordAdd
 	recent   int    // how many bytes of record are of use after the end of the request; 0: none
 	prefills bool   // the prefill has not ended
+	placed   time.Time
 }
 
 // recent is a request that has ended.
 type recent struct {
-	content []byte // the beginning of the content of a recordAdd
-	ended   time.Time
-	prompt  bool // content has the prompt
+	content       []byte // the beginning of the content of a recordAdd
+	placed, ended time.Time
+	prompt        bool // content has the prompt
 }
 
 // outbox has what the peers are told. The request path writes into it, and the sender takes from it. It is safe for
@@ -84,12 +85,12 @@ func newOutbox() *outbox {
 func (o *outbox) placed(d *warmpath.Decision) {
 	s := o.scratch.Get().(*scratch)
 	d.Placement(&s.placement)
-	o.add(s)
+	o.add(s, time.Now())
 	o.scratch.Put(s)
 }
 
 // add notes that the request of s.placement is sent.
-func (o *outbox) add(s *scratch) {
+func (o *outbox) add(s *scratch, now time.Time) {
 	p := &s.placement
 	promptAt := 0
 	s.record = appendRecord(s.record[:0], recordAdd, func(to []byte) []byte {
@@ -97,7 +98,7 @@ func (o *outbox) add(s *scratch) {
 		return to
 	})
 	promptAt -= recordHead
-	t := told{prefills: !p.PrefillCompleted}
+	t := told{prefills: !p.PrefillCompleted, placed: now}
 	if len(p.Keys) <= heldPrompt.keys && len(p.AheadKeys) <= heldPrompt.keys && len(p.Text)+4*len(p.Tokens) <= heldPrompt.text {
 		t.record = append([]byte(nil), s.record[recordHead:]...)
 	} else {
@@ -198,7 +199,7 @@ func (o *outbox) remember(t told, now time.Time) {
 	if t.recent == 0 {
 		return
 	}
-	r := recent{t.record[:t.recent], now, t.recent == len(t.record)}
+	r := recent{t.record[:t.recent], t.placed, now, t.recent == len(t.record)}
 	if t.recent < len(t.record) {
 		// The copy lets the prompt go.
 		r.content = append(append(make([]byte, 0, t.recent+len(noPrompt)), r.content...), noPrompt...)

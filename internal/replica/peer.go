@@ -50,8 +50,8 @@ type peer struct {
 	freed      map[uint64]struct{} // the last maxFreed requests that have ended
 	freedRing  []uint64
 	freedAt    int
-	refused    map[uint64][]byte // requests whose worker is not known here, as the content of a recordAdd
-	overfull   bool              // there were more of them than refused holds
+	refused    map[uint64]refused // requests whose worker is not known here
+	overfull   bool               // there were more of them than refused holds
 	tenants    map[string]spent
 
 	answered bool      // it has answered an ask
@@ -60,6 +60,12 @@ type peer struct {
 	tries    int       // asks since the last answer
 	nonces   [4]uint64 // of the last asks: an answer may take longer than the time to the next ask
 	state    *state    // the parts of the answer so far
+}
+
+// refused is a request whose worker is not known here.
+type refused struct {
+	content []byte // of a recordAdd
+	placed  time.Time
 }
 
 // followed is a request under way at a peer.
@@ -79,7 +85,7 @@ type state struct {
 
 func newPeer(h header, placements *warmpath.Peer) *peer {
 	return &peer{id: h.from, started: h.started, placements: placements, underWay: map[uint64]followed{}, freed: map[uint64]struct{}{},
-		refused: map[uint64][]byte{}, tenants: map[string]spent{}}
+		refused: map[uint64]refused{}, tenants: map[string]spent{}}
 }
 
 // add follows a request. number is the number of the packet to all that told of it. content is the content of the
@@ -104,7 +110,7 @@ func (p *peer) add(placement *warmpath.Placement, number uint64, content []byte,
 		return true
 	}
 	if len(p.refused) < maxRefused {
-		p.refused[id] = slices.Clone(content)
+		p.refused[id] = refused{slices.Clone(content), now.Add(-placement.Age)}
 	} else {
 		p.overfull = true
 	}
@@ -171,16 +177,16 @@ func (p *peer) retry(placement *warmpath.Placement, now time.Time) {
 			p.forgetLost()
 		}
 	}()
-	for id, data := range p.refused {
-		c := content{data: data}
+	for id, late := range p.refused {
+		c := content{data: late.content}
 		if c.placement(placement); c.err != nil {
 			delete(p.refused, id)
 			continue
 		}
-		placement.PrefillCompleted = p.underWay[id].prefilled
+		placement.PrefillCompleted, placement.Age = p.underWay[id].prefilled, now.Sub(late.placed)
 		delete(p.refused, id) // before Add, which may panic
 		if !p.placements.Add(placement, now.UnixNano()) {
-			p.refused[id] = data
+			p.refused[id] = late
 		}
 	}
 }

@@ -43,7 +43,7 @@ type receiver struct {
 type lateRequest struct {
 	from    uint64
 	content []byte
-	ended   time.Time
+	placed  time.Time
 	until   time.Time
 }
 
@@ -304,13 +304,15 @@ func (r *receiver) record(p *peer, kind byte, c *content, body []byte, number ui
 			r.spent(p, t, now)
 		}
 	case recordRecent:
-		ended := now.Add(-time.Duration(min(c.uvarint(), uint64(time.Hour.Milliseconds()))) * time.Millisecond)
+		since := c.age()
 		body := c.data
-		if ended.Before(p.known) {
+		if now.Add(-since).Before(p.known) {
 			return // this router heard of it when it was placed, and may have placed later turns of the talk itself
 		}
-		if c.placement(&r.placement); c.err == nil && !r.recent(p, now) && len(r.late) < maxLate {
-			r.late = append(r.late, lateRequest{p.id, append([]byte(nil), body...), ended, now.Add(lateRecent)})
+		c.placement(&r.placement)
+		r.placement.Age = max(r.placement.Age, since) // a router of an older version tells only the time since the end
+		if placed := now.Add(-r.placement.Age); c.err == nil && !r.recent(p, now) && len(r.late) < maxLate {
+			r.late = append(r.late, lateRequest{p.id, append([]byte(nil), body...), placed, now.Add(lateRecent)})
 		}
 	default:
 		r.dropped(dropUnknown, now)

@@ -288,26 +288,27 @@ func (w *sender) answer(o order) {
 	if len(parts) == 0 {
 		parts = append(parts, [2]int{})
 	}
+	now := time.Now()
 	var out []byte
 	for i, part := range parts {
 		at := statePart{nonce: o.ask.nonce, number: w.number, part: i, parts: len(parts)}
 		out = appendRecord(out[:0], recordState, at.append)
 		for _, t := range all[part[0]:part[1]] {
-			out = appendRecord(out, recordAdd, func(to []byte) []byte { return append(to, t.record...) })
+			out = appendRecord(out, recordAdd, func(to []byte) []byte { return appendAge(append(to, t.record...), now.Sub(t.placed)) })
 			if id, _ := binary.Uvarint(t.record); !t.prefills {
 				out = appendID(out, recordPrefilled, id)
 			}
 		}
 		w.publish(header{to: o.to}, out)
 	}
-	now := time.Now()
 	ended = slices.DeleteFunc(ended, func(r recent) bool { return r.prompt && now.Sub(r.ended) > promptOld })
 	for len(ended) > 0 {
 		out = out[:0]
 		for len(ended) > 0 && (len(out) == 0 || len(out)+len(ended[0].content) < packetBytes) {
 			age := now.Sub(ended[0].ended).Milliseconds()
 			out = appendRecord(out, recordRecent, func(to []byte) []byte {
-				return append(binary.AppendUvarint(to, uint64(max(age, 0))), ended[0].content...)
+				to = append(binary.AppendUvarint(to, uint64(max(age, 0))), ended[0].content...)
+				return appendAge(to, now.Sub(ended[0].placed))
 			})
 			ended = ended[1:]
 		}

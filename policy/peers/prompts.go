@@ -128,7 +128,7 @@ func (p *prompts) sent(q *policy.Query, h fleet.Holder) {
 	if !ok {
 		at.root = at.store.plant(promptScope{q.Model, q.LoRA})
 	}
-	at.store.Learn(at.root, h, at.key, q.Now)
+	at.store.LearnAt(at.root, h, at.key, placement.Moment{Now: q.Now, Age: q.Age})
 	p.text.Evict(q.Now)
 	p.tokens.Evict(q.Now)
 }

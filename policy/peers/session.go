@@ -13,6 +13,6 @@ func sessionKey(q *policy.Query) uint64 {
 // learnSession records that the session of q was sent to c. It does nothing if q names no session.
 func learnSession(s *placement.Sessions, q *policy.Query, c *policy.Candidate) {
 	if q.Session.Key != "" {
-		s.Learn(sessionKey(q), c.Holder, q.Now)
+		s.LearnAt(sessionKey(q), c.Holder, placement.Moment{Now: q.Now, Age: q.Age})
 	}
 }

@@ -175,7 +175,7 @@ func (x *blockTracker) Routed(q *policy.Query, c *policy.Candidate) {
 	if len(q.Prompt.Keys) == 0 {
 		return
 	}
-	x.blocks.Learn(placement.First, c.Holder, placement.BlockBytes(q.Prompt.Keys), q.Now)
+	x.blocks.LearnAt(placement.First, c.Holder, placement.BlockBytes(q.Prompt.Keys), placement.Moment{Now: q.Now, Age: q.Age})
 	x.blocks.Evict(q.Now)
 }
 
