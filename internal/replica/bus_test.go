@@ -16,6 +16,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/tenant"
 	"github.com/warmpath/warmpath/policy"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // bus connects routers in memory. It can lose, repeat, delay and reorder packets, and cut connections.
@@ -39,6 +40,38 @@ type busLink struct {
 	bus *bus
 	s   *Sync
 	off bool
+
+	thawed chan struct{} // not nil: the process stands still, until it is closed
+	unread [][]byte      // what came meanwhile
+}
+
+// freeze makes the router's process stand still: it sends nothing, reads nothing, and looks at nothing. The function
+// that freeze returns lets it go on. The process then reads what came meanwhile, before its next look or after it.
+func (l *busLink) freeze() (thaw func(readFirst bool)) {
+	l.bus.set(func() { l.thawed = make(chan struct{}) })
+	return func(readFirst bool) {
+		var unread [][]byte
+		l.bus.set(func() {
+			unread = l.unread
+			l.unread = nil
+			if !readFirst {
+				close(l.thawed)
+				l.thawed = nil
+			}
+		})
+		if !readFirst {
+			testenv.Pass(2*lookInterval - time.Millisecond)
+		}
+		for _, packet := range unread {
+			l.s.take(packet, time.Now())
+		}
+		if readFirst {
+			l.bus.set(func() {
+				close(l.thawed)
+				l.thawed = nil
+			})
+		}
+	}
 }
 
 var (
@@ -59,6 +92,10 @@ func (l *busLink) connected() bool {
 
 func (l *busLink) publish(to uint64, packet []byte) error {
 	b := l.bus
+	var thawed chan struct{}
+	if b.set(func() { thawed = l.thawed }); thawed != nil {
+		<-thawed
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if l.off {
@@ -79,7 +116,7 @@ func (l *busLink) publish(to uint64, packet []byte) error {
 			if b.times(b.loss) == 1 {
 				continue
 			}
-			b.deliver(other.s, packet)
+			b.deliver(other, packet)
 		}
 	}
 	return nil
@@ -92,8 +129,12 @@ func (b *bus) times(probability float64) int {
 	return 0
 }
 
-func (b *bus) deliver(s *Sync, packet []byte) {
-	deliver := func() { s.take(packet, time.Now()) }
+func (b *bus) deliver(to *busLink, packet []byte) {
+	if to.thawed != nil {
+		to.unread = append(to.unread, packet)
+		return
+	}
+	deliver := func() { to.s.take(packet, time.Now()) }
 	if b.fixed > 0 {
 		time.AfterFunc(b.fixed, deliver)
 		return

@@ -18,20 +18,14 @@ func (s *Sync) look(now time.Time) {
 // look drops dead peers, asks again, and adds requests again whose worker was not known. Callers hold s.mu.
 func (r *receiver) look(now time.Time) {
 	s := r.s
-	if late := now.Sub(r.looked) - lookInterval; late > deadAfter/4 {
-		// This process was stalled, so it could not hear its peers.
-		for _, p := range s.peers {
-			p.heard = p.heard.Add(late)
-		}
-	}
-	r.looked = now
+	r.excuse(now)
 	retry := now.Sub(r.retried) >= retryInterval
 	if retry {
 		r.retried = now
 		r.retryLate(now)
 	}
 	for _, p := range s.peers {
-		if now.Sub(p.heard) >= deadAfter {
+		if now.Sub(p.heard)-p.excused >= deadAfter {
 			r.drop(p, fmt.Sprintf("nothing was heard of it for %v", deadAfter))
 			continue
 		}
@@ -39,6 +33,21 @@ func (r *receiver) look(now time.Time) {
 			p.retry(&r.placement, now)
 		}
 		r.ask(p, now)
+	}
+}
+
+// excuse notes for each peer how long this process stood still since the peer's last packet: it could not hear the peer.
+// What the peer sent meanwhile may not be read yet. A stall below lookInterval is normal on a busy machine, and harms
+// nobody. Callers hold s.mu.
+func (r *receiver) excuse(now time.Time) {
+	late := now.Sub(r.looked) - lookInterval
+	r.looked = now
+	if late < lookInterval {
+		return
+	}
+	for _, p := range r.s.peers {
+		// A peer whose packet was read after the stall needs no excuse for the time before it.
+		p.excused = min(p.excused+late, max(now.Sub(p.heard), 0))
 	}
 }
 

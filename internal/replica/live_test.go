@@ -2,6 +2,7 @@ package replica
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -57,6 +58,51 @@ func TestLoadThatIsGoneThoughTheRequestIsNotComesBack(t *testing.T) {
 		sameView(t, []*member{one, two}, 1)
 		done(d)
 	})
+}
+
+// A machine that swaps, or a virtual machine that moves, stops a process for a while. The others are not dead then.
+func TestAStallOfThisProcessIsNoSilenceOfItsPeers(t *testing.T) {
+	for _, readFirst := range []bool{true, false} {
+		for _, stall := range []time.Duration{time.Second, 1500 * time.Millisecond, 20 * time.Second} {
+			t.Run(fmt.Sprint(stall, " read first ", readFirst), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					b := newBus(1)
+					one, two := b.join(t, DefaultConfig(), 1, nil), b.join(t, DefaultConfig(), 1, nil)
+					testenv.Pass(time.Second)
+					d := one.route(1, 100, "")
+					testenv.Pass(100 * time.Millisecond)
+					var before *peer
+					two.peerOf(one, func(p *peer) { before = p })
+					for range 3 { // one stall after another
+						thaw := two.link.freeze()
+						testenv.Pass(stall)
+						thaw(readFirst)
+						for range 20 {
+							testenv.Pass(100 * time.Millisecond)
+							if two.peerOf(one, func(p *peer) {
+								if p != before {
+									t.Fatal("a peer that lives was taken for dead")
+								}
+							}); two.requests() != 1 {
+								t.Fatal("the load of a peer that lives is gone")
+							}
+						}
+					}
+					done(d)
+					// Now the peer dies while this process stands still, and after what it read.
+					thaw := two.link.freeze()
+					testenv.Pass(stall / 2)
+					b.set(func() { one.link.off = true })
+					testenv.Pass(stall / 2)
+					thaw(readFirst)
+					testenv.Pass(2 * time.Second)
+					if n := len(two.sync.Status().Peers); n != 0 {
+						t.Errorf("2 s after the stall the dead peer counts as alive")
+					}
+				})
+			})
+		}
+	}
 }
 
 func TestRoutersNumberThemselvesAlike(t *testing.T) {

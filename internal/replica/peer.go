@@ -34,6 +34,7 @@ type peer struct {
 	id, started uint64
 	heartbeat   heartbeat
 	heard       time.Time     // when its last packet came
+	excused     time.Duration // how much of the time since then this process stood still
 	beat        time.Time     // when its last heartbeat came
 	known       time.Time     // until when its packets came before it was gone; zero: it was not gone
 	retained    time.Time     // when its requests last got a sign of life

@@ -157,7 +157,7 @@ func (r *receiver) packet(data []byte, now time.Time) {
 		return
 	}
 	*last = h.number
-	p.heard = now
+	p.heard, p.excused = now, 0
 	if err := r.records(p, h, records, now); err != nil {
 		r.dropped(dropMalformed, now)
 		p.differs = true

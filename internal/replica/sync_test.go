@@ -347,7 +347,7 @@ func TestARecordingIsNotTaken(t *testing.T) {
 		again := func(when string) {
 			b.set(func() {
 				for _, packet := range recorded {
-					b.deliver(two.sync, packet)
+					b.deliver(two.link, packet)
 				}
 			})
 			testenv.Pass(40 * time.Millisecond)
@@ -361,7 +361,7 @@ func TestARecordingIsNotTaken(t *testing.T) {
 		again("after it has stopped")
 		changed := bytes.Clone(recorded[0])
 		changed[28] += 77 // a later number, with the old signature
-		b.set(func() { b.deliver(two.sync, changed) })
+		b.set(func() { b.deliver(two.link, changed) })
 		testenv.Pass(40 * time.Millisecond)
 		if two.sync.Status().Counts.Dropped[string(dropSignature)] != 1 {
 			t.Errorf("a changed packet: %v", two.sync.Status().Counts.Dropped)
