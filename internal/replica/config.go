@@ -55,8 +55,8 @@ type Config struct {
 	// CredentialsFile is a file with a user's JWT and seed (.creds), for a given NATS server that asks for them.
 	CredentialsFile string `yaml:"credentials_file"`
 	// TLS has the files for TLS: ca_file, cert_file, key_file and server_name. A given server needs none of them if the
-	// machine trusts its certificate. With an embedded server, cert_file turns TLS on between the routers' servers;
-	// ca_file then also checks who connects.
+	// machine trusts its certificate. With an embedded server, cert_file and key_file turn TLS on between the
+	// routers' servers; ca_file then also checks who connects.
 	TLS network.PeerTLS `yaml:"tls"`
 }
 
@@ -121,6 +121,9 @@ func (c *Config) Validate() error {
 	c.validateCredentials(add)
 	if err := c.TLS.Validate(); err != nil {
 		add("tls", "%w", err)
+	} else if c.Embedded && c.TLS.CertFile == "" && c.TLS != (network.PeerTLS{}) {
+		// The server has no certificate to show, so its routes would be in clear text.
+		add("tls", "an embedded server encrypts only with a certificate of its own: set cert_file and key_file, too, or none of sync.tls")
 	}
 	return errors.Join(problems...)
 }
@@ -149,8 +152,11 @@ func (c *Config) validateEmbedded(add func(key, text string, args ...any)) {
 		}
 	}
 	for i, one := range c.Routes {
-		if why := wrongURL(one, "nats-route", "nats", "tls"); why != "" {
+		switch why := wrongURL(one, "nats-route", "nats", "tls"); {
+		case why != "":
 			add(fmt.Sprintf("routes[%d]", i), "%s. Write nats-route://host:4248", why)
+		case strings.HasPrefix(one, "tls:") && c.TLS.CertFile == "":
+			add(fmt.Sprintf("routes[%d]", i), "the scheme alone does not encrypt a route: set cert_file and key_file of sync.tls, at all routers")
 		}
 	}
 	if len(c.Routes) > maxRoutes {
