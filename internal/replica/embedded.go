@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -187,11 +188,11 @@ func (e *embedded) connectMissing(ctx context.Context) {
 		}
 	}
 	missing := false
-	for i, route := range e.options.Routes {
-		id, err := serverAt(ctx, route.Host)
-		if err != nil || remotes[id] {
+	for i, id := range e.serversAt(ctx) {
+		if id == "" || remotes[id] {
 			continue
 		}
+		route := e.options.Routes[i]
 		// The server takes the changed URL for another route, and connects at once. The path means nothing.
 		again := *route
 		if again.Path = "/"; route.Path == "/" {
@@ -207,16 +208,30 @@ func (e *embedded) connectMissing(ctx context.Context) {
 	}
 }
 
-// serverAt returns the id of the NATS server at an address. A server tells it to who connects.
-func serverAt(ctx context.Context, address string) (string, error) {
+// serversAt returns the id of the NATS server at each route, or "" for none. It asks all at once, so that servers that
+// do not answer delay no other one.
+func (e *embedded) serversAt(ctx context.Context) []string {
 	ctx, cancel := context.WithTimeout(ctx, routeInterval)
 	defer cancel()
+	ids := make([]string, len(e.options.Routes))
+	var wg sync.WaitGroup // waited for below; routeInterval bounds the wait
+	for i, route := range e.options.Routes {
+		wg.Go(func() { ids[i], _ = serverAt(ctx, route.Host) })
+	}
+	wg.Wait()
+	return ids
+}
+
+// serverAt returns the id of the NATS server at an address. A server tells it to who connects.
+func serverAt(ctx context.Context, address string) (string, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return "", err
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(routeInterval))
+	if until, ok := ctx.Deadline(); ok {
+		_ = conn.SetDeadline(until)
+	}
 	line, err := bufio.NewReaderSize(conn, 32<<10).ReadSlice('\n')
 	if err != nil {
 		return "", err

@@ -27,7 +27,7 @@ func connect(t *testing.T, cfg Config) *member {
 // connectWith is connect, and calls before with the Sync before it runs.
 func connectWith(t *testing.T, cfg Config, before func(*Sync)) *member {
 	t.Helper()
-	m := &member{t: t, fleet: fleet.New(fleet.Config{}), ended: make(chan error, 1)}
+	m := &member{t: t, trust: fleet.TrustExact, fleet: fleet.New(fleet.Config{}), ended: make(chan error, 1)}
 	var peer func() *warmpath.Peer
 	m.sync = New(cfg, Parts{NewPeer: func() *warmpath.Peer { return peer() }, Log: discard, Name: t.Name()})
 	var err error
@@ -222,6 +222,44 @@ func TestEmbeddedServersShareOverTLS(t *testing.T) {
 			t.Errorf("a router without TLS has %d peers", n)
 		}
 	})
+}
+
+// Machines that are off answer nothing: each attempt to reach one takes as long as it may.
+func TestRoutesThatAnswerNothingDelayNoOther(t *testing.T) {
+	port := testenv.FreePort(t)
+	cfg := DefaultConfig()
+	cfg.Embedded, cfg.Listen = true, "127.0.0.1:0"
+	for range 20 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		cfg.Routes = append(cfg.Routes, "nats-route://"+l.Addr().String()) // nobody accepts
+	}
+	cfg.Routes = append(cfg.Routes, fmt.Sprintf("nats-route://127.0.0.1:%d", port))
+	options, err := cfg.server(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	(&embedded{options: options}).serversAt(t.Context())
+	if took := time.Since(began); took > 10*routeInterval { // one after the other they take twenty times the interval
+		t.Errorf("a look at the routes took %v", took)
+	}
+	one := connectWith(t, cfg, func(*Sync) {})
+	testenv.Until(t, "the server looks for its routes", func() bool { return one.sync.link.(*natsLink).node.Load() != nil })
+	cfg.Listen, cfg.Routes = fmt.Sprintf("127.0.0.1:%d", port), nil
+	began = time.Now()
+	two := connectWith(t, cfg, func(*Sync) {})
+	testenv.Until(t, "the routers know each other", func() bool {
+		return len(one.sync.Status().Peers) == 1 && len(two.sync.Status().Peers) == 1
+	})
+	took := time.Since(began)
+	t.Logf("the routers know each other after %v (the goal is 1 s)", took.Round(time.Millisecond))
+	if took > 5*time.Second {
+		t.Errorf("the routers know each other only after %v", took)
+	}
 }
 
 func TestAnEmbeddedServerWithoutItsPortIsAnError(t *testing.T) {
