@@ -83,6 +83,10 @@ type Config struct {
 
 	Faults Faults // faults at the start; SetFaults changes them
 
+	// Answered is told the id (X-Request-Id, or request_id) of each generation request whose answer is complete, before
+	// the end of the answer is sent. It is called concurrently. nil: nobody is told.
+	Answered func(id string)
+
 	Network network.Network // network of Listen, Events and Replay; nil: the machine's
 }
 

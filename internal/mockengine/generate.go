@@ -279,13 +279,21 @@ func (x *run) writeWhole(w http.ResponseWriter, r *http.Request) {
 	buf := buffers.Get().(*[]byte)
 	defer putBuffer(buf)
 	*buf = x.appendWhole((*buf)[:0])
-	x.keep()
+	x.complete()
 	// The whole answer must be sent before a planned death; without a length its last chunk would follow this handler.
 	w.Header().Set("Content-Length", strconv.Itoa(len(*buf)))
 	writeBytes(w, http.StatusOK, "application/json", *buf)
 	if x.life.legOf(x.generation) == Prefill {
 		_ = http.NewResponseController(w).Flush()
 		x.life.dies(afterPrefill)
+	}
+}
+
+// complete notes that the answer is complete.
+func (x *run) complete() {
+	x.keep()
+	if told := x.life.cfg.Answered; told != nil {
+		told(x.requestID)
 	}
 }
 
@@ -334,7 +342,7 @@ func (x *run) writeStream(w http.ResponseWriter, r *http.Request) {
 		}
 		if left == 0 && !cut {
 			out = x.appendClosing(out)
-			x.keep()
+			x.complete()
 		}
 		*buf = out
 		if !x.life.server.faults.hold(r.Context(), frozen) {

@@ -112,7 +112,20 @@ func (f *mockFleet) chatWith(t *testing.T, model string, history []message, extr
 		t.Fatal(err)
 	}
 	body := fmt.Sprintf(`{"model":%q,"max_tokens":24,"messages":%s%s}`, model, messages, extra)
-	resp, err := http.Post(f.URL+"/v1/chat/completions", "application/json", strings.NewReader(body))
+	return f.post(body, "")
+}
+
+// post sends the body of a chat request. id is its X-Request-Id; "" sends none.
+func (f *mockFleet) post(body, id string) answer {
+	req, err := http.NewRequest(http.MethodPost, f.URL+"/v1/chat/completions", strings.NewReader(body))
+	if err != nil {
+		return answer{truncated: true, body: err.Error()}
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if id != "" {
+		req.Header.Set("X-Request-Id", id)
+	}
+	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return answer{truncated: true, body: err.Error()}
 	}

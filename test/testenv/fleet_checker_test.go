@@ -3,64 +3,296 @@ package testenv_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/warmpath/warmpath/internal/mockengine"
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// A checker of histories: routers serve while a nemesis cuts, delays and kills at random. Afterwards the logs of
-// decisions, the loads and the engines' reports must agree: every request that a client sent is in exactly one log, no
-// load is left at any router, all routers have one view, and at most 1 % of the predictions are above what the engines
-// report.
+// reports has the answers that engines completed, by the ids of the requests.
+type reports struct {
+	mu    sync.Mutex // guards the fields below
+	of    map[string][]report
+	kills map[int][]time.Time // when each engine was killed
+}
+
+// report is an answer that an engine completed.
+type report struct {
+	engine int
+	at     time.Time
+}
+
+// watch lets an engine report its answers.
+func (e *reports) watch(i int, c *mockengine.Config) {
+	c.Answered = func(id string) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.of[id] = append(e.of[id], report{i, time.Now()})
+	}
+}
+
+// kill kills an engine, and starts it again after a while, with an empty cache.
+func (e *reports) kill(t *testing.T, r *routers, i int) {
+	t.Helper()
+	e.mu.Lock()
+	e.kills[i] = append(e.kills[i], time.Now())
+	e.mu.Unlock()
+	if err := r.engines[i].Restart(300 * time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// lastMoment is how long before its death a process may not have written what it did, or not have sent what it wrote.
+const lastMoment = 2 * time.Second
+
+// delivered returns the reports without those of engines that were killed directly afterwards: the router may not have
+// got the answer, and asked another engine.
+func (e *reports) delivered(of []report) (n int) {
+	for _, r := range of {
+		lost := false
+		for _, at := range e.kills[r.engine] {
+			lost = lost || at.Sub(r.at).Abs() < lastMoment
+		}
+		if !lost {
+			n++
+		}
+	}
+	return n
+}
+
+// account is what happened to a fleet: the requests of the clients, the decisions of the routers, and the reports of
+// the engines.
+type account struct {
+	attempts  []attempt
+	decisions map[string][]decision
+	reports   *reports
+	kills     map[*testenv.Gateway]time.Time
+}
+
+// problems compares the three accounts of each request, by its id.
+func (h *account) problems() (all []string) {
+	add := func(text string, args ...any) { all = append(all, fmt.Sprintf(text, args...)) }
+	sent := map[string]bool{}
+	for _, a := range h.attempts {
+		if sent[a.id] {
+			add("%s was sent twice", a.id)
+		}
+		sent[a.id] = true
+		logged, reported := h.decisions[a.id], h.reports.of[a.id]
+		killed := h.kills[a.router]
+		if len(logged) > 1 {
+			add("%s is %d times in the logs", a.id, len(logged))
+		}
+		if h.reports.delivered(reported) > 1 {
+			add("engines answered %s %d times", a.id, len(reported))
+		}
+		if !a.accepted {
+			if killed.IsZero() {
+				add("%s has no answer, and its router was not killed", a.id)
+			}
+			continue
+		}
+		if len(reported) == 0 {
+			add("%s has an answer that no engine completed", a.id)
+		}
+		switch {
+		case len(logged) == 0:
+			if killed.IsZero() || killed.Sub(a.ended) > lastMoment {
+				add("%s is answered and in no log", a.id)
+			}
+		case logged[0].Status != 200:
+			add("%s is answered, and logged with the status %d", a.id, logged[0].Status)
+		}
+	}
+	for id := range h.decisions {
+		if !sent[id] {
+			add("%q is in a log, and no client sent it", id)
+		}
+	}
+	for id := range h.reports.of {
+		if !sent[id] {
+			add("%q is answered by an engine, and no client sent it", id)
+		}
+	}
+	return all
+}
+
+// The checker itself: each kind of fault in a history is found.
+func TestFaultsInHistoriesAreFound(t *testing.T) {
+	now := time.Now()
+	up, dead := &testenv.Gateway{}, &testenv.Gateway{}
+	sound := func() *account {
+		return &account{
+			attempts:  []attempt{{"a", up, now, true}, {"b", dead, now, false}, {"c", dead, now, true}},
+			decisions: map[string][]decision{"a": {{Status: 200}}, "b": {{Status: 499}}},
+			reports: &reports{of: map[string][]report{"a": {{0, now}}, "c": {{1, now}, {2, now.Add(3 * time.Second)}}},
+				kills: map[int][]time.Time{1: {now.Add(time.Second)}}},
+			kills: map[*testenv.Gateway]time.Time{dead: now.Add(time.Second)},
+		}
+	}
+	if got := sound().problems(); len(got) > 0 {
+		t.Errorf("a sound history: %v", got)
+	}
+	for want, spoil := range map[string]func(h *account){
+		"a is 2 times in the logs":       func(h *account) { h.decisions["a"] = append(h.decisions["a"], decision{Status: 200}) },
+		"a is answered and in no log":    func(h *account) { delete(h.decisions, "a") },
+		"a is answered, and logged with": func(h *account) { h.decisions["a"][0].Status = 502 },
+		"c is answered and in no log":    func(h *account) { h.kills[dead] = now.Add(time.Minute) },
+		"has an answer that no engine":   func(h *account) { delete(h.reports.of, "a") },
+		"engines answered a 2 times":     func(h *account) { h.reports.of["a"] = append(h.reports.of["a"], report{0, now}) },
+		"engines answered c 2 times":     func(h *account) { h.reports.kills = nil },
+		"b has no answer":                func(h *account) { delete(h.kills, dead) },
+		"\"x\" is in a log":              func(h *account) { h.decisions["x"] = nil },
+		"\"y\" is answered by an engine": func(h *account) { h.reports.of["y"] = nil },
+		"a was sent twice":               func(h *account) { h.attempts = append(h.attempts, h.attempts[0]) },
+	} {
+		h := sound()
+		spoil(h)
+		if got := strings.Join(h.problems(), "; "); !strings.Contains(got, want) {
+			t.Errorf("%q is not found: %s", want, got)
+		}
+	}
+}
+
+// A checker of histories: routers serve while a nemesis cuts, delays and kills in random order. It kills routers and
+// engines, too. Afterwards the logs of decisions, the loads and the engines' reports must agree: each request that a
+// client has an answer for is once in the logs, and was answered by one engine, no load is left at any router, all
+// routers have one view, and at most 1 % of the predictions are above what the engines report.
 func TestHistoriesOfRoutersWithFaultsAreSound(t *testing.T) {
 	testenv.Binary(t)
-	port := testenv.FreePort(t)
-	server := natsServer(t, port)
-	var lines []*cable
-	r := startRouters(t, 4, startEngines(t, 8), func(int) string {
-		l := newCable(t, fmt.Sprintf("127.0.0.1:%d", port))
-		lines = append(lines, l)
-		return fmt.Sprintf(`{nats: "nats://%s"}`, l.addr())
+	t.Run("nats", func(t *testing.T) {
+		port := testenv.FreePort(t)
+		server := natsServer(t, port)
+		lines := make([][]*cable, 4)
+		n := nemesis{deck: []string{"cut", "delay", "nats", "router", "engine", "heal", "router", "engine", "cut", "delay"}, lines: lines}
+		n.nats = func() {
+			server.Stop(syscall.SIGKILL)
+			server = natsServer(t, port)
+		}
+		n.play(t, func(i int) string {
+			lines[i] = []*cable{newCable(t, fmt.Sprintf("127.0.0.1:%d", port))}
+			return fmt.Sprintf(`{nats: "nats://%s", key: "a key of the test"}`, lines[i][0].addr())
+		})
 	})
+	t.Run("embedded", func(t *testing.T) {
+		lines := make([][]*cable, 4)
+		n := nemesis{deck: []string{"cut", "delay", "router", "engine", "heal"}, lines: lines}
+		n.play(t, embeddedServers(t, lines))
+	})
+}
+
+// embeddedServers returns the settings of routers with embedded servers. There is one line between each two routers, so
+// that a cut line cuts the connection. lines gets the lines of each router.
+func embeddedServers(t *testing.T, lines [][]*cable) func(i int) string {
+	t.Helper()
+	var ports []int
+	for range lines {
+		ports = append(ports, testenv.FreePort(t))
+	}
+	return func(i int) string {
+		var routes []string
+		for j := i + 1; j < len(lines); j++ {
+			l := newCable(t, fmt.Sprintf("127.0.0.1:%d", ports[j]))
+			lines[i], lines[j] = append(lines[i], l), append(lines[j], l)
+			routes = append(routes, fmt.Sprintf("%q", "nats-route://"+l.addr()))
+		}
+		return fmt.Sprintf("{embedded: true, listen: 127.0.0.1:%d, routes: [%s]}", ports[i], strings.Join(routes, ", "))
+	}
+}
+
+// nemesis does harm to four routers.
+type nemesis struct {
+	deck  []string   // what it does, in random order
+	lines [][]*cable // of each router
+	nats  func()     // kills NATS, and starts it again
+}
+
+// play starts routers and clients, does harm, and checks what happened.
+func (n *nemesis) play(t *testing.T, sync func(i int) string) {
+	seen := &reports{of: map[string][]report{}, kills: map[int][]time.Time{}}
+	r := startRouters(t, 4, startEngines(t, 8, seen.watch), sync)
 	r.together(t, 3)
 	c := r.startClients(t, 6)
 	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 1))
-	for range 8 {
-		l := lines[random.IntN(len(lines))]
-		switch random.IntN(4) {
-		case 0:
-			l.set(true, 0)
-		case 1:
-			l.set(false, time.Duration(random.IntN(300))*time.Millisecond)
-		case 2:
-			server.Stop(syscall.SIGKILL)
-			server = natsServer(t, port)
-		default:
-			l.set(false, 0)
-		}
+	random.Shuffle(len(n.deck), func(i, j int) { n.deck[i], n.deck[j] = n.deck[j], n.deck[i] })
+	t.Logf("seed %d: %v", seed, n.deck)
+	served := func(k int64) {
+		t.Helper()
 		from := c.sent.Load()
-		testenv.Until(t, "requests are served meanwhile", func() bool { return c.sent.Load() >= from+20 })
+		testenv.Until(t, "requests are served meanwhile", func() bool { return c.sent.Load() >= from+k })
 	}
-	for _, l := range lines {
-		l.set(false, 0)
+	for _, harm := range n.deck {
+		n.do(t, harm, random, r, seen, served)
+		served(12)
 	}
+	n.heal()
 	c.check(t)
 	r.together(t, 3)
 	r.one(t, 0, 0, 1, 2, 3)
 	for _, g := range r.all {
 		g.Stop(syscall.SIGTERM) // the logs are whole
 	}
-	logged, above, known := int64(0), 0, 0
-	for i, file := range r.logs {
+	h := account{attempts: c.attempts, decisions: map[string][]decision{}, reports: seen, kills: r.kills}
+	for _, file := range r.logs {
 		for _, d := range decisionsIn(t, file) {
-			logged++
-			if d.Status != 200 {
-				t.Errorf("router %d answered %d", i, d.Status)
-			}
+			h.decisions[d.RequestID] = append(h.decisions[d.RequestID], d)
+		}
+	}
+	problems := h.problems()
+	for _, p := range problems[:min(len(problems), 10)] {
+		t.Error(p)
+	}
+	above, known := h.predictions()
+	t.Logf("%d requests, %d routers killed, %d with an answer by two engines; of %d predictions %d are above the report", len(h.attempts), len(h.kills), h.twice(), known, above)
+	if known == 0 || float64(above) > 0.01*float64(known) {
+		t.Errorf("%d of %d predictions are above what the engine reports", above, known)
+	}
+}
+
+// do does one harm.
+func (n *nemesis) do(t *testing.T, harm string, random *rand.Rand, r *routers, seen *reports, served func(int64)) {
+	t.Helper()
+	i := random.IntN(len(n.lines))
+	switch harm {
+	case "cut":
+		for _, l := range n.lines[i] {
+			l.set(true, 0)
+		}
+	case "delay":
+		late := time.Duration(random.IntN(300)) * time.Millisecond
+		for _, l := range n.lines[i] {
+			l.set(false, late)
+		}
+	case "nats":
+		n.nats()
+	case "router":
+		r.kill(i)
+		served(10)
+		r.restart(t, i)
+	case "engine":
+		seen.kill(t, r, random.IntN(len(r.engines)))
+	default:
+		n.heal()
+	}
+}
+
+func (n *nemesis) heal() {
+	for _, lines := range n.lines {
+		for _, l := range lines {
+			l.set(false, 0)
+		}
+	}
+}
+
+// predictions counts the predictions that the engines' reports can be compared with, and those above the report.
+func (h *account) predictions() (above, known int) {
+	for _, all := range h.decisions {
+		for _, d := range all {
 			if d.Reported == nil {
 				continue
 			}
@@ -70,11 +302,15 @@ func TestHistoriesOfRoutersWithFaultsAreSound(t *testing.T) {
 			}
 		}
 	}
-	if logged != c.sent.Load() {
-		t.Errorf("clients sent %d requests, and the logs have %d", c.sent.Load(), logged)
+	return above, known
+}
+
+// twice counts the requests that two engines answered, because one of them was killed.
+func (h *account) twice() (n int) {
+	for _, r := range h.reports.of {
+		if len(r) > 1 {
+			n++
+		}
 	}
-	t.Logf("%d decisions; of %d predictions %d are above the report", logged, known, above)
-	if known == 0 || float64(above) > 0.01*float64(known) {
-		t.Errorf("%d of %d predictions are above what the engine reports", above, known)
-	}
+	return n
 }

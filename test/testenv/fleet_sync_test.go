@@ -26,6 +26,8 @@ import (
 type cable struct {
 	listener net.Listener
 	target   string
+	shuffles bool         // it carries messages of NATS, and swaps neighbours
+	swapped  atomic.Int64 // pairs of messages that changed their order
 
 	mu    sync.Mutex // guards the fields below
 	cut   bool
@@ -34,13 +36,15 @@ type cable struct {
 }
 
 // newCable returns a cable to an address.
-func newCable(t *testing.T, target string) *cable {
+func newCable(t *testing.T, target string) *cable { return startCable(t, &cable{target: target}) }
+
+func startCable(t *testing.T, l *cable) *cable {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &cable{listener: listener, target: target, conns: map[net.Conn]bool{}}
+	l.listener, l.conns = listener, map[net.Conn]bool{}
 	var wg sync.WaitGroup
 	wg.Go(func() { // ends when the listener is closed; the cleanup waits
 		for {
@@ -97,8 +101,13 @@ func (l *cable) carry(in net.Conn) {
 		return
 	}
 	var wg sync.WaitGroup
-	wg.Go(func() { l.copy(out, in) })
-	wg.Go(func() { l.copy(in, out) })
+	if l.shuffles {
+		wg.Go(func() { l.shuffle(out, in) })
+		wg.Go(func() { l.shuffle(in, out) })
+	} else {
+		wg.Go(func() { l.copy(out, in) })
+		wg.Go(func() { l.copy(in, out) })
+	}
 	wg.Wait()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -144,16 +153,25 @@ func (l *cable) copy(to, from net.Conn) {
 
 // routers are several routers in front of the same engines.
 type routers struct {
-	all     []*testenv.Gateway
 	engines []*mockengine.Server
-	logs    []string // files of decisions
+	files   []string // configurations
+	logs    []string // files of decisions, also those of routers that were killed
+
+	mu    sync.Mutex // guards the fields below while clients run
+	all   []*testenv.Gateway
+	kills map[*testenv.Gateway]time.Time // when routers were killed
 }
 
 // startEngines starts n mock engines, as fast as real ones.
-func startEngines(t *testing.T, n int) (engines []*mockengine.Server) {
+func startEngines(t *testing.T, n int, changes ...func(i int, c *mockengine.Config)) (engines []*mockengine.Server) {
 	t.Helper()
-	for range n {
-		engines = append(engines, mock(t, func(c *mockengine.Config) { c.Speed, c.Seed = 1, uint64(len(engines)) }))
+	for i := range n {
+		engines = append(engines, mock(t, func(c *mockengine.Config) {
+			c.Speed, c.Seed = 1, uint64(i)
+			for _, change := range changes {
+				change(i, c)
+			}
+		}))
 	}
 	return engines
 }
@@ -161,27 +179,71 @@ func startEngines(t *testing.T, n int) (engines []*mockengine.Server) {
 // startRouters starts n routers in front of engines. sync returns the settings of sync of a router.
 func startRouters(t *testing.T, n int, engines []*mockengine.Server, sync func(i int) string) *routers {
 	t.Helper()
-	r := &routers{engines: engines}
+	r := &routers{engines: engines, kills: map[*testenv.Gateway]time.Time{}}
 	for i := range n {
-		dir := t.TempDir()
-		log := filepath.Join(dir, "decisions.jsonl")
 		// Engines' reports of their load would show the requests of other routers, too.
 		text := patient + "reports: {interval: 0s}\nsync: " + sync(i) + "\n"
-		file := filepath.Join(dir, "warmpath.yaml")
+		file := filepath.Join(t.TempDir(), "warmpath.yaml")
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		args := []string{"--config", file, "--decision-log", log}
-		for _, e := range engines {
-			args = append(args, "--worker", e.URL())
-		}
-		g := testenv.Serve(t, args...)
-		r.all, r.logs = append(r.all, g), append(r.logs, log)
+		r.files = append(r.files, file)
+		r.all = append(r.all, r.start(t, i))
 	}
 	for _, g := range r.all {
 		g.Ready(t)
 	}
 	return r
+}
+
+// start starts router i, with a log of its own.
+func (r *routers) start(t *testing.T, i int) *testenv.Gateway {
+	t.Helper()
+	log := filepath.Join(t.TempDir(), "decisions.jsonl")
+	r.logs = append(r.logs, log)
+	args := []string{"--config", r.files[i], "--decision-log", log}
+	for _, e := range r.engines {
+		args = append(args, "--worker", e.URL())
+	}
+	return testenv.Serve(t, args...)
+}
+
+// kill kills router i without warning.
+func (r *routers) kill(i int) {
+	r.mu.Lock()
+	g := r.all[i]
+	r.kills[g] = time.Now()
+	r.mu.Unlock()
+	g.Stop(syscall.SIGKILL)
+}
+
+// restart starts router i again, with the same settings. Clients use it once it is ready.
+func (r *routers) restart(t *testing.T, i int) {
+	t.Helper()
+	g := r.start(t, i)
+	g.Ready(t)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all[i] = g
+}
+
+// killed reports whether a router was killed, or has stopped.
+func (r *routers) killed(g *testenv.Gateway) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.kills[g].IsZero() || g.Exited()
+}
+
+// pick returns a router that was not killed, as a balancer does.
+func (r *routers) pick(random *rand.Rand) *testenv.Gateway {
+	for {
+		r.mu.Lock()
+		g := r.all[random.IntN(len(r.all))]
+		r.mu.Unlock()
+		if !r.killed(g) {
+			return g
+		}
+	}
 }
 
 // replicas is the answer of GET /admin/replicas, as far as tests read it.
@@ -256,9 +318,44 @@ func (r *routers) one(t *testing.T, n int, which ...int) time.Duration {
 // clients send conversations to routers until they are stopped.
 type clients struct {
 	sent, failed atomic.Int64
-	mu           sync.Mutex // guards faults
+	mu           sync.Mutex // guards the fields below
 	faults       []string
+	attempts     []attempt
 	stop         func()
+}
+
+// attempt is one request as its client saw it.
+type attempt struct {
+	id       string // X-Request-Id
+	router   *testenv.Gateway
+	ended    time.Time
+	accepted bool // the client has the whole answer
+}
+
+// turn sends one turn of a conversation, and returns the answer's text. If the router is killed meanwhile, the client
+// sends the turn to another router.
+func (c *clients) turn(r *routers, random *rand.Rand, id, body string) string {
+	for try := 1; ; try++ {
+		g := r.pick(random)
+		one := attempt{id: fmt.Sprintf("%s-try-%d", id, try), router: g}
+		a := (&mockFleet{Gateway: g}).post(body, one.id)
+		one.ended, one.accepted = time.Now(), a.status == http.StatusOK && !a.truncated
+		again := !one.accepted && r.killed(g)
+		c.mu.Lock()
+		c.attempts = append(c.attempts, one)
+		if !one.accepted && !again {
+			c.faults = append(c.faults, fmt.Sprintf("%s: %d %.300s", one.id, a.status, a.body))
+		}
+		c.mu.Unlock()
+		if again {
+			continue
+		}
+		c.sent.Add(1)
+		if !one.accepted {
+			c.failed.Add(1)
+		}
+		return a.text
+	}
 }
 
 // startClients starts n clients. Each turn of a conversation goes to a router of its own.
@@ -272,24 +369,18 @@ func (r *routers) startClients(t *testing.T, n int) *clients {
 			random := rand.New(rand.NewPCG(uint64(i), 7))
 			for talk := 0; ctx.Err() == nil; talk++ {
 				history := []message{{"system", strings.Repeat(fmt.Sprintf("You are assistant %d. ", i%4), 60)}}
-				for range 3 + random.IntN(4) {
+				for turn := range 3 + random.IntN(4) {
 					if ctx.Err() != nil {
 						return
 					}
 					history = append(history, message{"user", fmt.Sprintf("Talk %d of client %d: %s", talk, i, strings.Repeat("why? ", 10+random.IntN(60)))})
-					g := r.all[random.IntN(len(r.all))]
-					if g.Exited() {
-						continue
+					messages, err := json.Marshal(history)
+					if err != nil {
+						panic(err)
 					}
-					a := (&mockFleet{Gateway: g}).chat(t, history, "")
-					c.sent.Add(1)
-					if (a.status != http.StatusOK || a.truncated) && !g.Exited() {
-						c.failed.Add(1)
-						c.mu.Lock()
-						c.faults = append(c.faults, fmt.Sprintf("%d %.300s", a.status, a.body))
-						c.mu.Unlock()
-					}
-					history = append(history, message{"assistant", a.text})
+					body := fmt.Sprintf(`{"model":"mock","max_tokens":24,"messages":%s}`, messages)
+					text := c.turn(r, random, fmt.Sprintf("client-%d-talk-%d-turn-%d", i, talk, turn), body)
+					history = append(history, message{"assistant", text})
 				}
 			}
 		})
@@ -419,33 +510,19 @@ func TestRoutersShareOverNATSThroughFaults(t *testing.T) {
 // Four routers with embedded servers: one is cut off, one is killed.
 func TestRoutersShareOverEmbeddedServersThroughFaults(t *testing.T) {
 	testenv.Binary(t)
-	var ports []int
-	lines := map[[2]int]*cable{}
-	for range 4 {
-		ports = append(ports, testenv.FreePort(t))
-	}
-	r := startRouters(t, 4, startEngines(t, 8), func(i int) string {
-		var routes []string
-		for j := range 4 {
-			if i < j { // one connection between each two routers, so that a cut line cuts it
-				l := newCable(t, fmt.Sprintf("127.0.0.1:%d", ports[j]))
-				lines[[2]int{i, j}] = l
-				routes = append(routes, fmt.Sprintf("%q", "nats-route://"+l.addr()))
-			}
-		}
-		return fmt.Sprintf("{embedded: true, listen: 127.0.0.1:%d, routes: [%s]}", ports[i], strings.Join(routes, ", "))
-	})
+	lines := make([][]*cable, 4)
+	r := startRouters(t, 4, startEngines(t, 8), embeddedServers(t, lines))
 	r.together(t, 3)
 	c := r.startClients(t, 6)
-	for j := 1; j < 4; j++ {
-		lines[[2]int{0, j}].set(true, 0)
+	for _, l := range lines[0] {
+		l.set(true, 0)
 	}
 	from := c.sent.Load()
 	testenv.Until(t, "requests are served meanwhile", func() bool { return c.sent.Load() >= from+60 })
 	c.check(t)
 	closes := []func(){r.open(t, 0, 2), r.open(t, 3, 3)}
-	for j := 1; j < 4; j++ {
-		lines[[2]int{0, j}].set(false, 0)
+	for _, l := range lines[0] {
+		l.set(false, 0)
 	}
 	quick(t, "one view after a partition", r.one(t, 5, 0, 1, 2, 3), time.Second)
 	began := time.Now()
@@ -498,6 +575,9 @@ func decisionsIn(t *testing.T, file string) (all []decision) {
 		t.Fatal(err)
 	}
 	for one := range strings.Lines(string(text)) {
+		if !strings.HasSuffix(one, "\n") {
+			break // the router was killed while it wrote
+		}
 		var d decision
 		if err := json.Unmarshal([]byte(one), &d); err != nil {
 			t.Fatalf("%s: %v: %s", file, err, one)
@@ -509,11 +589,13 @@ func decisionsIn(t *testing.T, file string) (all []decision) {
 
 // decision is a line of a log of decisions.
 type decision struct {
-	Worker    string  `json:"worker"`
-	Session   string  `json:"session_source"`
-	Status    int     `json:"status"`
-	Prompt    int     `json:"prompt_tokens"`
-	Predicted int     `json:"predicted_tokens"`
-	Reported  *int    `json:"reported_tokens"`
-	FirstMS   float64 `json:"first_token_ms"`
+	RequestID string    `json:"request_id"`
+	Time      time.Time `json:"time"`
+	Worker    string    `json:"worker"`
+	Session   string    `json:"session_source"`
+	Status    int       `json:"status"`
+	Prompt    int       `json:"prompt_tokens"`
+	Predicted int       `json:"predicted_tokens"`
+	Reported  *int      `json:"reported_tokens"`
+	FirstMS   float64   `json:"first_token_ms"`
 }
