@@ -18,9 +18,8 @@ import (
 )
 
 const (
-	// maxBody bounds a body: maxTokens as JSON. maxReading bounds the bodies that are read at the same time.
-	maxBody    = 48 << 20
-	maxReading = 256 << 20
+	// maxBody bounds a body: maxTokens as JSON.
+	maxBody = 48 << 20
 	// maxUnknown bounds a body whose length is not announced. Until it has more than shortBody bytes, it counts as short.
 	maxUnknown = 8 << 20
 	shortBody  = 64 << 10
@@ -157,10 +156,7 @@ func (s *Service) withBody(r *http.Request, use func(body []byte) error) error {
 	defer func() { s.reading.Add(-reserved) }()
 	reserve := func(n int64) error {
 		reserved += n
-		if s.reading.Add(n) > maxReading {
-			return fmt.Errorf("%w: the bodies that are read now have %d bytes", errBusy, maxReading)
-		}
-		return nil
+		return s.reserve(n)
 	}
 	if err := reserve(size); err != nil {
 		return err

@@ -16,8 +16,6 @@ import (
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/mem"
-	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 )
 
@@ -57,28 +55,42 @@ type rpc struct {
 	*Service
 	ctx     context.Context // ends with the service, and ends its streams
 	running sync.WaitGroup  // answers of streams
+	methods map[string]bool // by name: whether a call has a stream of questions or answers
 }
 
-// The windows of HTTP/2: how many bytes of a connection and of one request a client may send before they are read. A
-// question of 8,192 token ids has 25 KB.
+// newRPC returns the gRPC side of s.
+func newRPC(ctx context.Context, s *Service) *rpc {
+	r := &rpc{Service: s, ctx: ctx, methods: map[string]bool{}}
+	for _, m := range serviceDesc.Methods {
+		r.methods[m.MethodName] = false
+	}
+	for _, m := range serviceDesc.Streams {
+		r.methods[m.StreamName] = true
+	}
+	return r
+}
+
+// The windows of HTTP/2: how many bytes of a connection, and of one request over HTTP, a client may send before they
+// are read. A question of 8,192 token ids has 25 to 33 KB.
 const (
 	connWindow   = 4 << 20
 	streamWindow = 1 << 20
 )
 
-// rpcOptions returns the options of the gRPC server.
-func (s *Service) rpcOptions() []grpc.ServerOption {
+// options returns the options of the gRPC server.
+func (r *rpc) options() []grpc.ServerOption {
 	o := []grpc.ServerOption{
-		grpc.ForceServerCodecV2(codec{}), grpc.MaxRecvMsgSize(maxBody), grpc.MaxConcurrentStreams(1000), grpc.ConnectionTimeout(10 * time.Second),
+		grpc.InTapHandle(r.admit), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxCalls), grpc.MaxHeaderListSize(maxHeader),
+		grpc.ForceServerCodecV2(codec{}), grpc.ConnectionTimeout(10 * time.Second),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}), // ends dead connections
 		// Workers keep their stacks, which a new goroutine for each call would have to grow. Calls beyond them get a
 		// goroutine each.
 		grpc.NumStreamWorkers(uint32(2 * runtime.GOMAXPROCS(0))),
 		// Fixed windows need no measuring of the network, and few window updates.
-		grpc.InitialConnWindowSize(connWindow), grpc.InitialWindowSize(streamWindow), grpc.ReadBufferSize(64 << 10),
+		grpc.InitialConnWindowSize(connWindow), grpc.InitialWindowSize(rpcWindow), grpc.ReadBufferSize(64 << 10),
 	}
-	if s.Certificates != nil {
-		o = append(o, grpc.Creds(credentials.NewTLS(s.Certificates.Config())))
+	if r.Certificates != nil {
+		o = append(o, grpc.Creds(credentials.NewTLS(r.Certificates.Config())))
 	}
 	return o
 }
@@ -128,12 +140,10 @@ func scoreRPC(srv any, ctx context.Context, decode func(any) error, _ grpc.Unary
 	s := srv.(*rpc).Service
 	began := time.Now()
 	q := s.questions.Get().(*question)
-	err := errKey
-	if s.allowedRPC(ctx) {
-		if err = decode(q); err == nil {
-			err = s.score(ctx, q)
-			q.answer.id = q.id
-		}
+	err := decode(q)
+	if err == nil {
+		err = s.score(ctx, q)
+		q.answer.id = q.id
 	}
 	s.scored(httpStatus(err), time.Since(began))
 	if err != nil {
@@ -153,10 +163,6 @@ var errOneByOne = errors.New("the method Ask takes only token_ids, tokens and ke
 func askRPC(srv any, stream grpc.ServerStream) error {
 	r := srv.(*rpc)
 	ctx := stream.Context()
-	if !r.allowedRPC(ctx) {
-		r.scored(httpStatus(errKey), 0)
-		return rpcError(errKey)
-	}
 	for {
 		q := r.questions.Get().(*question)
 		err := stream.RecvMsg(q)
@@ -210,12 +216,10 @@ func unary[M any, P interface {
 		s := srv.(*rpc).Service
 		began := time.Now()
 		in := P(new(M))
-		err := errKey
 		var out message
-		if s.allowedRPC(ctx) {
-			if err = decode(in); err == nil {
-				out, err = answer(ctx, s, in)
-			}
+		err := decode(in)
+		if err == nil {
+			out, err = answer(ctx, s, in)
 		}
 		s.Telemetry.IndexAsked("grpc_"+name, httpStatus(err), time.Since(began))
 		if err != nil {
@@ -237,11 +241,9 @@ func streamed[M any, P interface {
 		defer cancel()
 		defer context.AfterFunc(r.ctx, cancel)()
 		in := P(new(M))
-		err := errKey
-		if r.allowedRPC(ctx) {
-			if err = stream.RecvMsg(in); err == nil {
-				err = r.answer(stream, func(send func(message) error) error { return answer(ctx, r.Service, in, send) })
-			}
+		err := stream.RecvMsg(in)
+		if err == nil {
+			err = r.answer(stream, func(send func(message) error) error { return answer(ctx, r.Service, in, send) })
 		}
 		r.Telemetry.IndexAsked("grpc_"+name, httpStatus(err), time.Since(began))
 		return rpcError(err)
@@ -272,25 +274,6 @@ func (r *rpc) answer(stream grpc.ServerStream, use func(send func(message) error
 	case <-stuck:
 		return errStuck
 	}
-}
-
-// allowedRPC reports whether a call has the key, and the certificate that the listener may require.
-func (s *Service) allowedRPC(ctx context.Context) bool {
-	if s.Certificates != nil {
-		from, _ := peer.FromContext(ctx)
-		if from == nil {
-			return false
-		}
-		if info, is := from.AuthInfo.(credentials.TLSInfo); !is || s.Certificates.MissingCertificate(&info.State) {
-			return false
-		}
-	}
-	if s.config.Key == "" {
-		return true
-	}
-	md, _ := metadata.FromIncomingContext(ctx)
-	given := md.Get("authorization")
-	return len(given) == 1 && s.allowed(given[0])
 }
 
 func httpStatus(err error) int {

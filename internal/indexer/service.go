@@ -114,6 +114,9 @@ func (s *Service) Serve(ctx context.Context, front, rpc net.Listener) error {
 // endLimit is how long running requests may take after the end of the service. Streams end at once.
 const endLimit = 2 * time.Second
 
+// maxHeader bounds the header of a request in bytes.
+const maxHeader = 64 << 10
+
 func (s *Service) serveHTTP(ctx context.Context, l net.Listener) error {
 	server := &http.Server{
 		Protocols:         new(http.Protocols),
@@ -122,7 +125,7 @@ func (s *Service) serveHTTP(ctx context.Context, l net.Listener) error {
 		ReadHeaderTimeout: 10 * time.Second,
 		ReadTimeout:       time.Minute,
 		IdleTimeout:       5 * time.Minute,
-		MaxHeaderBytes:    64 << 10,
+		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 1000, MaxReceiveBufferPerConnection: connWindow, MaxReceiveBufferPerStream: streamWindow},
 	}
@@ -146,8 +149,8 @@ func (s *Service) serveHTTP(ctx context.Context, l net.Listener) error {
 }
 
 func (s *Service) serveRPC(ctx context.Context, l net.Listener) error {
-	server := grpc.NewServer(s.rpcOptions()...)
-	answers := &rpc{Service: s, ctx: ctx}
+	answers := newRPC(ctx, s)
+	server := grpc.NewServer(answers.options()...)
 	defer answers.running.Wait()
 	server.RegisterService(&serviceDesc, answers)
 	failed := make(chan error, 1)

@@ -78,6 +78,10 @@ func (s *stream) ask(ctx context.Context, q *question) ([]byte, error) {
 	s.mu.Unlock()
 	// The memory is new each time, because gRPC may still send it when ask returns.
 	encoded := q.appendTo(make([]byte, 0, 256+8*len(q.keys)))
+	if len(encoded) > maxMessage {
+		s.forget(q.id, false)
+		return nil, errStream
+	}
 	select {
 	case s.questions <- encoded:
 	default:

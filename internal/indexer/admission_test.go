@@ -1,0 +1,186 @@
+package indexer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/test/testenv"
+)
+
+// dial connects to the service over gRPC.
+func (w *world) dial() *grpc.ClientConn {
+	w.t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+w.rpc, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{})))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// open begins a call without a message.
+func open(ctx context.Context, conn *grpc.ClientConn, method string) (grpc.ClientStream, error) {
+	return conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, rpcName+method)
+}
+
+func withKey(ctx context.Context) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer secret-key")
+}
+
+// A call without the key is refused by its header: no message of it is read, whichever method it names. So many large
+// messages cost no memory, and clients with the key are answered meanwhile.
+func TestACallWithoutTheKeyIsRefusedBeforeItsMessageIsRead(t *testing.T) {
+	w := serve(t, Config{Key: "secret-key"}, nil)
+	p := prompt(1, 200)
+	w.store(w.worker("http://a", nil).Holders[0], p[:128], kvindex.Stored{})
+	for _, method := range []string{"Score", "Ask", "Register", "Unregister", "Workers", "Changes", "Dump"} {
+		s, err := open(t.Context(), w.dial(), method)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.RecvMsg(new(rawMessage)); status.Code(err) != codes.Unauthenticated { // a call that waits for its message has no answer
+			t.Errorf("%s: %v", method, err)
+		}
+	}
+	large := rawMessage((&question{model: "m", tokens: make([]block.Token, maxMessage-100)}).appendTo(nil))
+	var most, refused atomic.Int64
+	stop := make(chan struct{})
+	var watching, clients sync.WaitGroup
+	watching.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				most.Store(max(most.Load(), w.service.reading.Load()))
+			}
+		}
+	})
+	const connections, calls = 4, 200
+	for range connections {
+		conn := w.dial()
+		for range calls {
+			clients.Go(func() {
+				s, err := open(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer wrong-key"), conn, "Score")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_ = s.SendMsg(&large) // fails when the call was refused meanwhile
+				if err := s.RecvMsg(new(rawMessage)); status.Code(err) == codes.Unauthenticated {
+					refused.Add(1)
+				} else {
+					t.Errorf("a call without the key: %v", err)
+				}
+			})
+		}
+	}
+	var a answer
+	for range 20 {
+		if err := w.dial().Invoke(withKey(t.Context()), rpcName+"Score", &question{model: "m", tokens: p}, &a); err != nil || a.scores[0].matched != 128 {
+			t.Errorf("a call with the key: %+v, %v", a, err)
+		}
+		a = answer{}
+	}
+	clients.Wait()
+	close(stop)
+	watching.Wait()
+	if n := refused.Load(); n != connections*calls {
+		t.Errorf("%d calls are refused", n)
+	}
+	if n := most.Load(); n > 4*(maxMessage+rpcWindow) {
+		t.Errorf("%d bytes were counted for calls without the key", n)
+	}
+	testenv.Until(t, "nothing is read", func() bool { return w.service.reading.Load() == 0 })
+}
+
+// Calls over gRPC and bodies over HTTP share one bound. What is beyond it is refused, and the rest goes on.
+func TestCallsOverGRPCShareTheBoundOfBodies(t *testing.T) {
+	w := serve(t, Config{}, nil)
+	w.worker("http://a", nil)
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	var first grpc.ClientStream
+	full, held := false, 0
+	for conn := w.dial(); !full && held < 1000; held++ {
+		if held%maxCalls == 0 {
+			conn = w.dial() // one connection holds no more
+		}
+		s, err := open(ctx, conn, "Ask")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = s.SendMsg(&question{id: 1}) // fails when the call was refused meanwhile
+		switch err := s.RecvMsg(new(answer)); {
+		case status.Code(err) == codes.ResourceExhausted:
+			full = true
+		case err != nil:
+			t.Fatal(err)
+		}
+		first = cmp.Or(first, s)
+	}
+	if most := maxReading / (maxMessage + rpcWindow); !full || held != most+1 {
+		t.Errorf("%d calls were begun, full: %v", held, full)
+	}
+	if n := w.service.reading.Load(); n > maxReading {
+		t.Errorf("%d bytes are counted", n)
+	}
+	body := `{"token_ids":[` + strings.Repeat("1,", 1<<20) + `1]}`
+	if code, text := w.ask("POST", "/query", body); code != http.StatusServiceUnavailable {
+		t.Errorf("%d %.200s", code, text)
+	}
+	var a answer
+	if err := first.SendMsg(&question{id: 7, tokens: []block.Token{1}}); err != nil {
+		t.Error(err)
+	}
+	if err := first.RecvMsg(&a); err != nil || a.id != 7 || a.code != 0 {
+		t.Errorf("a call that is held: %+v, %v", a, err)
+	}
+	end()
+	testenv.Until(t, "nothing is read", func() bool { return w.service.reading.Load() == 0 })
+	if code, text := w.ask("POST", "/query", body); code != http.StatusOK {
+		t.Errorf("%d %.200s", code, text)
+	}
+}
+
+// A question that is too long for gRPC goes over HTTP, also from a router.
+func TestALongQuestionGoesOverHTTP(t *testing.T) {
+	w := serve(t, Config{}, nil)
+	p := prompt(1, 200)
+	w.store(w.worker("http://a", nil).Holders[0], p[:128], kvindex.Stored{})
+	var a answer
+	err := w.dial().Invoke(t.Context(), rpcName+"Score", &question{tokens: slices.Repeat([]block.Token{1 << 31}, maxMessage)}, &a)
+	if status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("a message that is too long: %v", err)
+	}
+	s := &stream{questions: make(chan rawMessage, 1), ended: make(chan struct{}), waiting: map[uint64]*asked{}}
+	q := &question{keys: make([]block.Key, maxMessage/8), blockSize: 16}
+	if _, err := s.ask(t.Context(), q); !errors.Is(err, errStream) || len(s.questions) != 0 || len(s.waiting) != 0 {
+		t.Errorf("the stream takes it: %v", err)
+	}
+	resp, err := http.Post(w.url+"/query", protobuf, strings.NewReader(string(q.appendTo(nil))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if text, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusOK {
+		t.Errorf("%d %s", resp.StatusCode, text)
+	}
+}
