@@ -103,7 +103,9 @@ func (r *router) run() {
 	})
 	r.t.Cleanup(func() { _ = r.stop() })
 	<-r.Listening()
-	r.url = "http://" + r.Addr().String()
+	if at := r.Addr(); at != nil { // an index service has no gateway
+		r.url = "http://" + at.String()
+	}
 }
 
 func settings(engines ...*mockengine.Server) *config.Config {

@@ -138,8 +138,8 @@ func (c *Changes) placeOf(h fleet.Holder) place {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if w := snap.Worker(h); w != nil {
-		if at := c.places[h]; at.worker != w.URL {
-			c.places[h] = place{w.URL, snap.Rank(h)}
+		if at := c.places[h]; at.worker != bare(w.URL) {
+			c.places[h] = place{bare(w.URL), snap.Rank(h)}
 		}
 	}
 	return c.places[h]
@@ -182,7 +182,7 @@ func (c *Changes) read() *reader {
 	snap := c.fleet.Snapshot()
 	for _, w := range snap.Workers() {
 		for _, h := range w.Holders {
-			c.places[h] = place{w.URL, snap.Rank(h)}
+			c.places[h] = place{bare(w.URL), snap.Rank(h)}
 		}
 	}
 	r.queue = append(r.queue, &change{kind: changeBegin, number: c.number})

@@ -145,12 +145,12 @@ func (s *Service) dump(ctx context.Context, q *dumpRequest, emit func(*run) erro
 	found := q.worker == ""
 	for _, w := range snap.Workers() {
 		base := w.Facts.BaseModel()
-		if q.model != "" && base != name || q.worker != "" && q.worker != w.URL {
+		if q.model != "" && base != name || q.worker != "" && q.worker != bare(w.URL) {
 			continue
 		}
 		found = true
 		for _, h := range w.Holders {
-			out := run{worker: w.URL, rank: snap.Rank(h)}
+			out := run{worker: bare(w.URL), rank: snap.Rank(h)}
 			out.model, out.group = unpooled(base)
 			_, out.blockSize, _ = s.Router.Keying(base)
 			if err := s.dumpRank(ctx, h, &out, emit); err != nil {

@@ -37,10 +37,10 @@ func (s *Service) handler() http.Handler {
 		methods[path] = method
 		mux.HandleFunc(method+" "+path, h)
 	}
-	route := func(method, path string, h func(http.ResponseWriter, *http.Request) error) {
+	route := func(method, path string, success int, h func(http.ResponseWriter, *http.Request) error) {
 		counted := s.Telemetry.IndexEndpoint(strings.TrimPrefix(path, "/"))
 		open(method, path, func(w http.ResponseWriter, r *http.Request) {
-			began, status := time.Now(), http.StatusOK
+			began, status := time.Now(), success
 			err := errKey
 			if s.allowed(r.Header.Get("Authorization")) && !s.Certificates.MissingCertificate(r.TLS) {
 				err = h(w, r)
@@ -61,18 +61,25 @@ func (s *Service) handler() http.Handler {
 	if s.Metrics != nil {
 		open("GET", "/metrics", s.Metrics.ServeHTTP)
 	}
-	route("POST", "/query", s.query)
-	route("POST", "/query_by_hash", s.query)
-	route("POST", "/register", s.registerHTTP)
-	route("POST", "/unregister", s.unregisterHTTP)
-	route("GET", "/workers", s.workersHTTP)
-	route("GET", "/dump", s.dumpHTTP)
-	route("GET", "/changes", s.changesHTTP)
-	route("GET", "/peers", func(w http.ResponseWriter, _ *http.Request) error {
+	route("POST", "/query", http.StatusOK, s.query)
+	route("POST", "/query_by_hash", http.StatusOK, s.query)
+	route("POST", "/register", http.StatusCreated, s.registerHTTP)
+	route("POST", "/unregister", http.StatusOK, s.unregisterHTTP)
+	route("GET", "/workers", http.StatusOK, s.workersHTTP)
+	route("GET", "/dump", http.StatusOK, s.dumpHTTP)
+	route("GET", "/changes", http.StatusOK, s.changesHTTP)
+	route("GET", "/peers", http.StatusOK, func(w http.ResponseWriter, _ *http.Request) error {
 		w.Header().Set("Content-Type", "application/json")
 		_, err := io.WriteString(w, "[]\n") // each service follows the events itself, so it needs no peers
 		return cut(err)
 	})
+	for path, why := range map[string]string{
+		"/register_peer":   "this service has no peers: each service follows the events of the engines itself, so register the same workers here",
+		"/deregister_peer": "this service has no peers",
+		"/reopen_logs":     "this service logs to the standard error, so there is no file to open again",
+	} {
+		route("POST", path, http.StatusOK, func(http.ResponseWriter, *http.Request) error { return fmt.Errorf("%w: %s", errNotHere, why) })
+	}
 	for path, method := range methods {
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Allow", method)
@@ -86,6 +93,9 @@ func (s *Service) handler() http.Handler {
 	// A web page in a browser on this machine can send requests to loopback addresses, too. It must not register workers.
 	return http.NewCrossOriginProtection().Handler(mux)
 }
+
+// errNotHere means that an endpoint of Dynamo's standalone indexer has no counterpart.
+var errNotHere = errors.New("not available")
 
 // errCut means that an answer could not be written to its end: the client left.
 var errCut = errors.New("the client left")
@@ -106,7 +116,7 @@ func statusOf(err error) int {
 		return 499
 	case errors.Is(err, errKey):
 		return http.StatusUnauthorized
-	case errors.Is(err, errNoModel), errors.Is(err, errAbsent), errors.Is(err, warmpath.ErrUnknownModel):
+	case errors.Is(err, errNoModel), errors.Is(err, errAbsent), errors.Is(err, errNotHere), errors.Is(err, warmpath.ErrUnknownModel):
 		return http.StatusNotFound
 	case errors.Is(err, errConflict), errors.Is(err, warmpath.ErrOtherKeys):
 		return http.StatusConflict

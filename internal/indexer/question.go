@@ -245,20 +245,26 @@ func (s *score) decodeNamed(b []byte, named func(name []byte)) error {
 	})
 }
 
-// groupMark separates a group from a model's name in the fleet. No model's name has this character.
+// groupMark separates a group from the name of a model or a worker in the fleet. No such name has this character.
 const groupMark = "\x1f"
 
-// pooled returns the name under which the fleet knows a model of a group. A group is a tenant of Mooncake, or a routing
-// group of Dynamo: equal prompts of two groups share nothing.
-// A name with the mark gets a name that no model has, so it reaches no other group.
-func pooled(model, group string) string {
-	if strings.Contains(model, groupMark) || strings.Contains(group, groupMark) {
+// pooled returns the name under which the fleet knows a model or a worker of a group. A group is a tenant of Mooncake,
+// or a routing group of Dynamo: equal prompts of two groups share nothing, and a worker may be in several groups.
+// A name with the mark gets a name that nothing has, so it reaches no other group.
+func pooled(name, group string) string {
+	if strings.Contains(name, groupMark) || strings.Contains(group, groupMark) {
 		return groupMark
 	}
 	if group == "" || group == defaultGroup {
-		return model
+		return name
 	}
-	return model + groupMark + group
+	return name + groupMark + group
+}
+
+// bare returns a name of the fleet without its group.
+func bare(name string) string {
+	out, _ := unpooled(name)
+	return out
 }
 
 // defaultGroup is the name of the group of everything without a group.

@@ -54,8 +54,11 @@ type queryReader struct {
 	q                *question
 	s                *jsonscan.Scanner
 	messages, prompt bool
-	hashes           string // the name of the field with keys
 }
+
+// errHashes means that a question has hashes of blocks that are not the service's keys.
+var errHashes = errors.New("the hashes of Dynamo, of Mooncake and of engines are made in another way than this service's keys, so they match nothing; " +
+	"send token_ids to /query, or keys that warmpath/block makes")
 
 func (r *queryReader) field(key string) {
 	q, s := r.q, r.s
@@ -66,10 +69,12 @@ func (r *queryReader) field(key string) {
 	case "token_ids", "tokens", "prompt_token_ids":
 		r.once(key, len(q.tokens) == 0)
 		q.tokens = r.numbers(q.tokens)
-	case "keys", "block_hashes", "seq_hashes":
-		r.once(key, r.hashes == "")
-		r.hashes, q.hasKeys = key, true
+	case "keys":
+		r.once(key, !q.hasKeys)
+		q.hasKeys = true
 		q.keys = r.keys(q.keys)
+	case "block_hashes", "seq_hashes":
+		s.Stop(fmt.Errorf("%s: %w", key, errHashes))
 	case "model_name", "model", "modelname":
 		r.same(key, &q.model)
 	case "lora_name", "lora":
@@ -192,7 +197,7 @@ func (r *queryReader) keys(dst []block.Key) []block.Key {
 		}
 		switch {
 		case err != nil:
-			s.Stop(fmt.Errorf("%s: %s is not a whole number of 64 bits", r.hashes, api.Bounded(string(raw))))
+			s.Stop(fmt.Errorf("keys: %s is not a whole number of 64 bits", api.Bounded(string(raw))))
 		case len(dst) >= maxKeys:
 			s.Stop(over(maxKeys+1, maxKeys))
 		default:
@@ -292,6 +297,7 @@ func readRegistration(body []byte) (*registration, error) {
 		}
 	}
 	if b.LoRA != "" && len(r.models) > 0 {
+		r.lora = b.LoRA
 		r.models = append(r.models, fleet.Model{ID: b.LoRA, Parent: r.models[0].ID})
 	}
 	if b.Endpoint != "" {
@@ -327,6 +333,7 @@ type removalBody struct {
 	ModelID   string     `json:"model"`
 	Tenant    string     `json:"tenant_id"`
 	Group     string     `json:"routing_group"`
+	LoRA      string     `json:"lora_name"`
 	Rank      *int       `json:"dp_rank"`
 }
 
@@ -348,7 +355,7 @@ func readRemoval(body []byte) (*removal, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &removal{worker: worker, model: model, group: group}
+	r := &removal{worker: worker, model: model, group: group, lora: b.LoRA}
 	if b.Rank != nil {
 		if *b.Rank < 0 {
 			return nil, fmt.Errorf("dp_rank %d is negative", *b.Rank)

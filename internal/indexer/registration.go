@@ -19,6 +19,7 @@ type registration struct {
 	sources   []fleet.EventSource
 	ranks     int
 	firstRank int
+	lora      string        // the adapter among models that this call adds; not in the message
 	lease     time.Duration // 0: the worker stays
 }
 
@@ -146,14 +147,17 @@ func (r *registered) decode(b []byte) error {
 	})
 }
 
-// removal removes a worker or a rank: UnregisterRequest of indexer.proto.
+// removal removes a worker, a rank or an adapter: UnregisterRequest of indexer.proto.
 type removal struct {
-	worker, model, group string // model and group are not in the message: they are only checked
-	rankPlusOne          int
+	worker, group string
+	model         string // is only checked, and is not in the message
+	lora          string
+	rankPlusOne   int
 }
 
 func (r *removal) appendTo(dst []byte) []byte {
-	return appendNumber(appendText(dst, 1, r.worker), 2, r.rankPlusOne)
+	dst = appendNumber(appendText(dst, 1, r.worker), 2, r.rankPlusOne)
+	return appendText(appendText(dst, 3, r.group), 4, r.lora)
 }
 
 func (r *removal) decode(b []byte) error {
@@ -163,6 +167,10 @@ func (r *removal) decode(b []byte) error {
 			r.worker = f.text()
 		case 2:
 			r.rankPlusOne = int(f.small() & 0x7fffffff)
+		case 3:
+			r.group = f.text()
+		case 4:
+			r.lora = f.text()
 		}
 		return nil
 	})

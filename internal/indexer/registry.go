@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/warmpath/warmpath/block"
@@ -40,16 +41,30 @@ type registry struct {
 	// listed returns where else a worker is listed; "" if it is not.
 	listed func(worker string) string
 
-	mu      sync.Mutex // guards entries
-	entries map[string]*entry
+	// gone are the ranks between others of their worker that are not registered, or no longer: the fleet knows only
+	// ranges of ranks. nil is none, as nearly always.
+	gone atomic.Pointer[map[place]bool]
+
+	mu      sync.Mutex        // guards entries
+	entries map[string]*entry // by the worker's name in the fleet
 }
 
-// entry is a registered worker.
+// entry is a registered worker of a group.
 type entry struct {
 	id    fleet.WorkerID
 	model string // the name of the base model in the fleet
 	facts fleet.Facts
+	// parts are the ranks and adapters that were registered by calls of their own. whole says that the worker was
+	// registered by one call.
+	parts map[part]bool
+	whole bool
 	until time.Time // when the lease ends; zero: never
+}
+
+// part is a rank of a worker, and the adapter with which it was registered; "" is none.
+type part struct {
+	rank int
+	lora string
 }
 
 // check returns what is wrong with a registration.
@@ -64,6 +79,9 @@ func (r *registration) check() error {
 	}
 	if r.blockSize > block.MaxSize {
 		problems = append(problems, fmt.Errorf("block_size %d is not within 0..%d tokens", r.blockSize, block.MaxSize))
+	}
+	if _, err := engineOf(r.engine); err != nil {
+		problems = append(problems, err)
 	}
 	names := []string{r.worker, r.group, r.version}
 	for _, m := range r.models {
@@ -97,16 +115,21 @@ func (r *registration) check() error {
 }
 
 // engineOf returns the kind of an engine by a name of any of the dialects.
-func engineOf(name string) fleet.Engine {
+func engineOf(name string) (fleet.Engine, error) {
 	switch strings.ToLower(name) {
-	case "", "vllm", "mooncake": // Mooncake's store publishes events in vLLM's form
-		return fleet.EngineVLLM
+	case "", "vllm", "unknown": // a router says unknown
+		return fleet.EngineVLLM, nil
 	case "sglang":
-		return fleet.EngineSGLang
+		return fleet.EngineSGLang, nil
 	case "trtllm", "tensorrt-llm", "tensorrt_llm":
-		return fleet.EngineTRTLLM
+		return fleet.EngineTRTLLM, nil
+	case "other":
+		return fleet.EngineOther, nil
+	case "mooncake":
+		return 0, errors.New("type Mooncake: the events of a Mooncake store name blocks only by hashes, without token ids, so no prompt can be found by them; " +
+			"register the engines (vLLM, SGLang), whose events have token ids")
 	}
-	return fleet.EngineOther
+	return 0, fmt.Errorf("type %s is not known: use vLLM, SGLang, TensorRT-LLM, or other for an engine whose events have vLLM's form", api.Quoted(name))
 }
 
 // register adds a worker or changes it. listed is true if the worker is in another list; then nothing changes. The
@@ -115,13 +138,14 @@ func (g *registry) register(r *registration, now time.Time) (listed bool, err er
 	if err := r.check(); err != nil {
 		return false, err
 	}
-	if g.listed(r.worker) != "" {
+	name := pooled(r.worker, r.group)
+	if g.listed(name) != "" {
 		return true, nil
 	}
 	model := pooled(r.models[0].ID, r.group)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	e := g.entries[r.worker]
+	e := g.entries[name]
 	switch {
 	case e == nil && len(g.entries) >= maxRegistered:
 		return false, errFull
@@ -136,25 +160,80 @@ func (g *registry) register(r *registration, now time.Time) (listed bool, err er
 	fresh := e == nil
 	if fresh {
 		e = &entry{model: model}
-		g.entries[r.worker] = e
+		g.entries[name] = e
 	}
+	e.add(r)
 	e.until = time.Time{}
 	if r.lease > 0 {
 		e.until = now.Add(r.lease)
 	}
 	if fresh || !reflect.DeepEqual(e.facts, next) {
-		e.facts = next
-		own := next
-		own.Events, own.Models = slices.Clone(next.Events), slices.Clone(next.Models)
-		e.id = g.fleet.Put(r.worker, own)
+		g.put(name, e, next)
 		g.log.Info("worker registered", "worker", r.worker, "model", r.models[0].ID, "group", r.group, "ranks", next.Ranks, "sources", len(next.Events))
 	}
+	g.findGone()
 	return false, nil
+}
+
+// add notes what a registration names.
+func (e *entry) add(r *registration) {
+	if r.ranks > 0 {
+		e.parts, e.whole = nil, true
+	}
+	if e.parts == nil {
+		e.parts = map[part]bool{}
+	}
+	for _, s := range r.sources {
+		e.parts[part{s.Rank, r.lora}] = true
+	}
+}
+
+// put tells the fleet of a worker. g.mu is held.
+func (g *registry) put(name string, e *entry, f fleet.Facts) {
+	e.facts = f
+	f.Events, f.Models = slices.Clone(f.Events), slices.Clone(f.Models)
+	e.id = g.fleet.Put(name, f)
+}
+
+// findGone sets g.gone. g.mu is held.
+func (g *registry) findGone() {
+	var gone map[place]bool
+	for name, e := range g.entries {
+		if e.whole || len(e.facts.Events) == e.facts.Ranks {
+			continue
+		}
+		at := 0
+		for rank := e.facts.FirstRank; rank < e.facts.FirstRank+e.facts.Ranks; rank++ {
+			if at < len(e.facts.Events) && e.facts.Events[at].Rank == rank {
+				at++
+				continue
+			}
+			if gone == nil {
+				gone = map[place]bool{}
+			}
+			gone[place{name, rank}] = true
+		}
+	}
+	if gone == nil {
+		g.gone.Store(nil)
+		return
+	}
+	g.gone.Store(&gone)
+}
+
+// isGone reports whether a rank of a worker of the fleet is not registered.
+func (g *registry) isGone(name string, rank int) bool {
+	gone := g.gone.Load()
+	return gone != nil && (*gone)[place{name, rank}]
 }
 
 // facts returns what the fleet is told of the worker. known is what was registered of it before; nil is nothing.
 func (r *registration) facts(known *entry) (fleet.Facts, error) {
-	f := fleet.Facts{Engine: engineOf(r.engine), Version: r.version, BlockSize: r.blockSize}
+	engine, err := engineOf(r.engine)
+	if err != nil {
+		return fleet.Facts{}, err
+	}
+	f := fleet.Facts{Engine: engine, Version: r.version, BlockSize: r.blockSize}
 	for _, m := range r.models {
 		m.ID = pooled(m.ID, r.group)
 		if m.Parent != "" {
@@ -173,64 +252,122 @@ func (r *registration) facts(known *entry) (fleet.Facts, error) {
 	}
 	if r.ranks > 0 { // a whole worker
 		clear(sources)
+	} else if known != nil { // one more rank, or one more adapter
+		f.Models = joined(known.facts.Models, f.Models)
+	}
+	if len(f.Models) > maxModels {
+		return f, fmt.Errorf("the worker has more than %d models and adapters", maxModels)
 	}
 	for _, s := range r.sources {
 		sources[s.Rank] = s
 	}
 	first, last := r.firstRank, r.firstRank+max(r.ranks, 1)-1
 	if r.ranks == 0 && len(sources) > 0 {
-		all := slices.Sorted(maps.Keys(sources))
-		first, last = all[0], all[len(all)-1]
+		first, last = rangeOf(sources)
 	}
 	if last-first >= fleet.MaxRanks {
 		return f, fmt.Errorf("the ranks of the worker go from %d to %d: a worker has at most %d", first, last, fleet.MaxRanks)
 	}
-	f.FirstRank, f.Ranks, f.DeclaredRanks = first, last-first+1, last-first+1
+	return f, setSources(&f, sources, first, last)
+}
+
+// joined returns the models of a and those of b that a lacks.
+func joined(a, b []fleet.Model) []fleet.Model {
+	out := slices.Clone(a)
+	for _, m := range b {
+		if i := slices.IndexFunc(out, func(has fleet.Model) bool { return has.ID == m.ID }); i >= 0 {
+			out[i] = m
+		} else {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// rangeOf returns the first and the last rank of event sources.
+func rangeOf(sources map[int]fleet.EventSource) (first, last int) {
+	all := slices.Sorted(maps.Keys(sources))
+	return all[0], all[len(all)-1]
+}
+
+// setSources sets the ranks of a worker, and their event sources.
+func setSources(f *fleet.Facts, sources map[int]fleet.EventSource, first, last int) error {
+	f.FirstRank, f.Ranks, f.DeclaredRanks, f.Events = first, last-first+1, last-first+1, nil
 	for _, rank := range slices.Sorted(maps.Keys(sources)) {
 		if rank < first || rank > last {
-			return f, fmt.Errorf("an event source of rank %d, the worker has the ranks %d to %d", rank, first, last)
+			return fmt.Errorf("an event source of rank %d, the worker has the ranks %d to %d", rank, first, last)
 		}
 		f.Events = append(f.Events, sources[rank])
 	}
-	return f, nil
+	return nil
 }
 
-// unregister removes a worker or one of its ranks. The error wraps errAbsent.
+// unregister removes a worker, one of its ranks, or one of its adapters. The error wraps errAbsent.
 func (g *registry) unregister(r *removal) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	worker := strings.TrimRight(r.worker, "/")
-	e := g.entries[worker]
+	name := pooled(worker, r.group)
+	e := g.entries[name]
 	if e == nil {
 		why := errAbsent
-		if from := g.listed(worker); from != "" {
+		if from := g.listed(name); from != "" {
 			why = fmt.Errorf("%w: the service lists it itself (%s)", errAbsent, from)
 		}
-		return fmt.Errorf("%w: %s", why, api.Quoted(r.worker))
+		_, group := unpooled(pooled("", r.group))
+		return fmt.Errorf("%w: %s in group %s", why, api.Quoted(r.worker), api.Quoted(group))
 	}
-	if model, group := unpooled(e.model); r.model != "" && r.model != model || r.group != "" && r.group != group {
-		return fmt.Errorf("%w: %s serves %s in group %s", errAbsent, api.Quoted(r.worker), api.Quoted(model), api.Quoted(group))
+	if model, _ := unpooled(e.model); r.model != "" && r.model != model {
+		return fmt.Errorf("%w: %s serves %s", errAbsent, api.Quoted(r.worker), api.Quoted(model))
 	}
-	if r.rankPlusOne == 0 {
-		g.remove(worker, e)
+	if r.rankPlusOne == 0 && r.lora == "" {
+		g.remove(name, e)
 		return nil
 	}
-	rank := r.rankPlusOne - 1
-	left := slices.DeleteFunc(slices.Clone(e.facts.Events), func(s fleet.EventSource) bool { return s.Rank == rank })
-	switch len(left) {
-	case len(e.facts.Events):
-		return fmt.Errorf("%w: %s has no event source of rank %d", errAbsent, api.Quoted(r.worker), rank)
-	case 0:
-		g.remove(worker, e)
+	removed := false
+	for p := range e.parts {
+		if (r.rankPlusOne == 0 || p.rank == r.rankPlusOne-1) && (r.lora == "" || p.lora == r.lora) {
+			delete(e.parts, p)
+			removed = true
+		}
+	}
+	switch {
+	case !removed && r.lora != "":
+		return fmt.Errorf("%w: %s was not registered with the adapter %s", errAbsent, api.Quoted(r.worker), api.Quoted(r.lora))
+	case !removed:
+		return fmt.Errorf("%w: %s has no event source of rank %d", errAbsent, api.Quoted(r.worker), r.rankPlusOne-1)
+	case len(e.parts) == 0:
+		g.remove(name, e)
 		return nil
 	}
-	e.facts.Events = left
-	e.facts.FirstRank = left[0].Rank
-	e.facts.Ranks = left[len(left)-1].Rank - left[0].Rank + 1
-	e.facts.DeclaredRanks = e.facts.Ranks
+	return g.shrink(name, e, r)
+}
+
+// shrink tells the fleet what is left of a worker after a removal. g.mu is held.
+func (g *registry) shrink(name string, e *entry, r *removal) error {
+	ranks, loras := map[int]bool{}, map[string]bool{}
+	for p := range e.parts {
+		ranks[p.rank], loras[p.lora] = true, true
+	}
+	sources := map[int]fleet.EventSource{}
+	for _, s := range e.facts.Events {
+		if ranks[s.Rank] {
+			sources[s.Rank] = s
+		}
+	}
 	next := e.facts
-	next.Events, next.Models = slices.Clone(left), slices.Clone(e.facts.Models)
-	g.fleet.Put(worker, next)
+	if r.lora != "" && !loras[r.lora] {
+		next.Models = slices.DeleteFunc(slices.Clone(next.Models), func(m fleet.Model) bool { return m.ID == pooled(r.lora, r.group) && m.Parent != "" })
+	}
+	first, last := rangeOf(sources)
+	if err := setSources(&next, sources, first, last); err != nil {
+		return err
+	}
+	if r.rankPlusOne > 0 {
+		e.whole = false
+	}
+	g.put(name, e, next)
+	g.findGone()
 	return nil
 }
 
@@ -238,7 +375,8 @@ func (g *registry) unregister(r *removal) error {
 func (g *registry) remove(worker string, e *entry) {
 	delete(g.entries, worker)
 	g.fleet.Remove(e.id)
-	g.log.Info("worker unregistered", "worker", worker)
+	g.findGone()
+	g.log.Info("worker unregistered", "worker", bare(worker))
 }
 
 // expire removes the workers whose lease has ended, and those that another list has meanwhile.
@@ -248,7 +386,7 @@ func (g *registry) expire(now time.Time) {
 	for worker, e := range g.entries {
 		switch {
 		case !e.until.IsZero() && now.After(e.until):
-			g.log.Warn("no router renewed the registration of a worker: it is removed", "worker", worker)
+			g.log.Warn("no router renewed the registration of a worker: it is removed", "worker", bare(worker))
 			g.remove(worker, e)
 		case g.listed(worker) != "": // discovery put its own facts in place of the registered ones
 			delete(g.entries, worker)

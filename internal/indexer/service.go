@@ -228,7 +228,7 @@ func (s *Service) score(ctx context.Context, q *question) error {
 			return err
 		}
 		a.blockSize = q.blockSize
-		a.take(q, snap, pool, l.Matches)
+		s.take(q, snap, pool, l.Matches)
 		return nil
 	}
 	if err := s.find(ctx, q, pool); err != nil {
@@ -239,14 +239,18 @@ func (s *Service) score(ctx context.Context, q *question) error {
 	if req.Tokens == nil {
 		req.Tokens = q.tokens
 	}
+	adapter := q.lora
+	if of := bare(pool.LoRA); adapter == "" && of != pool.LoRA { // events know the adapter without its group
+		req.Model, adapter = pool.Model, of
+	}
 	p := s.Router.Prepare(req)
 	defer p.Recycle()
-	size, matches, err := p.Matches(q.lora)
+	size, matches, err := p.Matches(adapter)
 	if err != nil {
 		return err
 	}
 	a.blockSize, a.tokens = size, len(req.Tokens)
-	a.take(q, snap, pool, matches)
+	s.take(q, snap, pool, matches)
 	return nil
 }
 
@@ -275,7 +279,9 @@ func (s *Service) find(ctx context.Context, q *question, pool *fleet.Pool) error
 	var workers []tokens.Worker
 	for _, w := range pool.Workers {
 		if asked := strings.HasPrefix(w.URL, "http") || strings.HasPrefix(w.URL, "unix:"); asked && w.Ready && (w.Facts.CanTokenize || w.Facts.CanRender || s.registry.has(w.URL)) {
-			workers = append(workers, tokens.WorkerOf(w, pool.Model))
+			one := tokens.WorkerOf(w, pool.Model)
+			one.URL = bare(one.URL)
+			workers = append(workers, one)
 		}
 	}
 	found := s.Tokens.Find(ctx, tokens.Prompt{Request: q.read, Model: q.read.Model}, workers)
@@ -288,12 +294,13 @@ func (s *Service) find(ctx context.Context, q *question, pool *fleet.Pool) error
 	return nil
 }
 
-// take sets a's scores from matches, which ascend by holder.
-func (a *answer) take(q *question, snap *fleet.Snapshot, pool *fleet.Pool, matches []kvindex.Match) {
+// take sets the scores of q's answer from matches, which ascend by holder.
+func (s *Service) take(q *question, snap *fleet.Snapshot, pool *fleet.Pool, matches []kvindex.Match) {
+	a, gone := &q.answer, s.registry.isGone
 	whole := !q.hasKeys // a router that sends keys rounds by itself
 	if len(q.workers) == 0 {
 		for i := range matches {
-			if w := snap.Worker(matches[i].Holder); w != nil {
+			if w := snap.Worker(matches[i].Holder); w != nil && !gone(w.URL, snap.Rank(matches[i].Holder)) {
 				a.add(w, snap, &matches[i], whole)
 			}
 		}
@@ -303,10 +310,13 @@ func (a *answer) take(q *question, snap *fleet.Snapshot, pool *fleet.Pool, match
 		q.wanted[strings.TrimRight(name, "/")] = struct{}{}
 	}
 	for _, w := range pool.Workers {
-		if _, wanted := q.wanted[w.URL]; !wanted {
+		if _, wanted := q.wanted[bare(w.URL)]; !wanted {
 			continue
 		}
 		for _, h := range w.Holders {
+			if gone(w.URL, snap.Rank(h)) {
+				continue
+			}
 			m := kvindex.Match{Holder: h}
 			if i, has := slices.BinarySearchFunc(matches, h, func(m kvindex.Match, h fleet.Holder) int { return cmp.Compare(m.Holder, h) }); has {
 				m = matches[i]
@@ -319,7 +329,7 @@ func (a *answer) take(q *question, snap *fleet.Snapshot, pool *fleet.Pool, match
 // add adds the score of one rank. whole says that only whole engine blocks count.
 func (a *answer) add(w *fleet.Worker, snap *fleet.Snapshot, m *kvindex.Match, whole bool) {
 	trust, _ := snap.Trust(m.Holder)
-	out := score{worker: w.URL, rank: snap.Rank(m.Holder), trust: trust}
+	out := score{worker: bare(w.URL), rank: snap.Rank(m.Holder), trust: trust}
 	if trust != fleet.TrustNone {
 		tokens := func(blocks uint32) int {
 			n := int(blocks) * a.blockSize
@@ -400,12 +410,15 @@ func (s *Service) list() *listing {
 	out := &listing{grpcPort: int(s.grpcPort.Load()), workers: make([]listedWorker, 0, len(snap.Workers()))}
 	for _, w := range snap.Workers() {
 		base := w.Facts.BaseModel()
-		l := listedWorker{worker: w.URL, engineBlockSize: w.Facts.BlockSize, source: cmp.Or(listed[w.URL], "registered")}
+		l := listedWorker{worker: bare(w.URL), engineBlockSize: w.Facts.BlockSize, source: cmp.Or(listed[w.URL], "registered")}
 		l.model, l.group = unpooled(base)
 		if a, size, ok := s.Router.Keying(base); ok {
 			l.algorithm, l.blockSize = a.String(), size
 		}
 		for _, h := range w.Holders {
+			if s.registry.isGone(w.URL, snap.Rank(h)) {
+				continue
+			}
 			trust, why := snap.Trust(h)
 			r := listedRank{rank: snap.Rank(h), trust: trust, why: why, ahead: s.Router.Ahead(h)}
 			for _, e := range w.Facts.Events {

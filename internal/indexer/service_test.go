@@ -64,8 +64,7 @@ func TestAQuestionMayHaveKeys(t *testing.T) {
 		signed[i] = int64(k)
 	}
 	for _, body := range []string{
-		`{"model_name":"m","block_size":16,"block_hashes":` + list(keys) + `}`,
-		`{"model_name":"m","block_size":16,"seq_hashes":` + list(signed) + `}`,
+		`{"model_name":"m","block_size":16,"keys":` + list(signed) + `}`,
 		`{"keys":` + list(keys) + `,"algorithm":"xxh3","block_size":16}`,
 	} {
 		if got := w.scores("/query_by_hash", body); got["http://a"]["0"] != 128 {
@@ -123,10 +122,12 @@ func TestAMistakeInAQuestionGetsAClearError(t *testing.T) {
 		{"/query", `{"model_name":"other","token_ids":[1]}`, 404, "no worker serves the model"},
 		{"/query", `{"model_name":"m","tenant_id":"t","token_ids":[1]}`, 404, "group"},
 		{"/query", `{"model_name":"m","prompt":"hello"}`, 422, "only token_ids and keys"},
-		{"/query_by_hash", `{"model_name":"m","block_hashes":[1]}`, 400, "block_size"},
-		{"/query_by_hash", `{"model_name":"m","block_hashes":[1],"block_size":32}`, 409, "32 tokens"},
-		{"/query_by_hash", `{"model_name":"m","block_hashes":[1],"block_size":16,"algorithm":"md5"}`, 400, "algorithm"},
-		{"/query_by_hash", `{"model_name":"m","block_hashes":[1e30],"block_size":16}`, 400, "64 bits"},
+		{"/query_by_hash", `{"model_name":"m","keys":[1]}`, 400, "block_size"},
+		{"/query_by_hash", `{"model_name":"m","keys":[1],"block_size":32}`, 409, "32 tokens"},
+		{"/query_by_hash", `{"model_name":"m","keys":[1],"block_size":16,"algorithm":"md5"}`, 400, "algorithm"},
+		{"/query_by_hash", `{"model_name":"m","keys":[1e30],"block_size":16}`, 400, "64 bits"},
+		{"/query_by_hash", `{"model_name":"m","block_hashes":[1]}`, 400, "send token_ids to /query"},
+		{"/query_by_hash", `{"model":"m","seq_hashes":[1],"tenant_id":"default"}`, 400, "send token_ids to /query"},
 		{"/register", `{"model_name":"m","endpoint":"tcp://h:1"}`, 400, "instance_id"},
 		{"/register", `{"instance_id":1,"endpoint":"tcp://h:1"}`, 400, "model_name"},
 		{"/register", `{"instance_id":1,"model_name":"m"}`, 400, "endpoint"},
@@ -136,6 +137,11 @@ func TestAMistakeInAQuestionGetsAClearError(t *testing.T) {
 		{"/register", `{"instance_id":1,"model_name":"m","endpoint":"tcp://h:1","dp_rank":-1}`, 400, "negative"},
 		{"/register", `{"instance_id":1,"model_name":"m","endpoint":"tcp://h:1","block_size":70000}`, 400, "block_size"},
 		{"/register", `{"instance_id":1,"model_name":"m","endpoint":"tcp://h:1","dp_size":300}`, 400, "at most 256"},
+		{"/register", `{"instance_id":1,"model_name":"m","endpoint":"tcp://h:1","type":"Mooncake"}`, 400, "register the engines"},
+		{"/register", `{"instance_id":1,"model_name":"m","endpoint":"tcp://h:1","type":"vlm"}`, 400, "use vLLM, SGLang"},
+		{"/register_peer", `{"url":"http://other:8090"}`, 404, "no peers"},
+		{"/deregister_peer", `{"url":"http://other:8090"}`, 404, "no peers"},
+		{"/reopen_logs", ``, 404, "standard error"},
 		{"/unregister", `{"instance_id":"x"}`, 404, "registered"},
 		{"/unregister", `{}`, 400, "instance_id"},
 	} {
