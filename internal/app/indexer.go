@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/http"
 
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/config"
 	"github.com/warmpath/warmpath/internal/discovery"
 	"github.com/warmpath/warmpath/internal/indexer"
+	"github.com/warmpath/warmpath/internal/snapshot"
 )
 
 // indexService is the index of this process as a service for others.
@@ -31,7 +33,7 @@ func newIndexService(f *fleet.Fleet, options *warmpath.Options) *indexService {
 func (a *App) finishIndexService(cfg *config.Config) {
 	a.service.Service = indexer.New(cfg.IndexService, indexer.Parts{
 		Router: a.router, Fleet: a.fleet, Telemetry: a.telemetry, Log: a.log, Changes: a.service.changes, Metrics: a.telemetry.Handler(a.sources()),
-		Tokens: a.tokens, Certificates: a.indexCertificates, Scoped: a.kvfeed.Scoped, Routes: !a.options.IndexOnly,
+		More: map[string]http.Handler{snapshot.Path: a.giver}, Tokens: a.tokens, Certificates: a.indexCertificates, Scoped: a.kvfeed.Scoped, Routes: !a.options.IndexOnly,
 		Listed: func(worker string) string {
 			from, _, _ := a.workers.SourceOf(discovery.NormalURL(worker))
 			return string(from)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/warmpath/warmpath/internal/config"
@@ -16,8 +17,12 @@ import (
 // runs.
 func (a *App) useSnapshots(cfg *config.Config) {
 	a.giver = snapshot.NewGiver(a.kvfeed, a.options.Version, a.log)
+	key := cfg.Admin.Key
+	if a.options.IndexOnly { // its peers are index services
+		key = cfg.IndexService.Key
+	}
 	a.keeper = snapshot.NewKeeper(cfg.Index.WarmStart, snapshot.Parts{
-		Feed: a.kvfeed, Client: a.peerClient(), Key: cfg.Admin.Key, Name: rand.Text(), Version: a.options.Version,
+		Feed: a.kvfeed, Client: a.peerClient(cfg), Key: key, Name: rand.Text(), Version: a.options.Version,
 		Room: cfg.Index.Bytes, Log: a.log, Others: a.otherAdmins(cfg),
 	})
 }
@@ -48,10 +53,18 @@ func (a *App) keepIndex(ctx context.Context) error {
 }
 
 // peerClient returns the client for the admin listeners of other routers. It uses no proxy from the environment, and
-// follows no redirects: the admin key would go along.
-func (a *App) peerClient() *http.Client {
+// follows no redirects: the admin key would go along. The files of index.tls count for index.peers, too.
+func (a *App) peerClient(cfg *config.Config) *http.Client {
+	peers := new(network.Peers)
+	var reached []*network.Peer
+	for _, url := range cfg.Index.WarmStart.Peers {
+		if p, err := network.ParsePeer(strings.TrimRight(url, "/"), network.PeerConfig{TLS: cfg.Index.TLS}); err == nil { // Validate has reported the error
+			reached = append(reached, p)
+		}
+	}
+	peers.Replace(reached)
 	return &http.Client{
-		Transport: network.NewTransport(a.options.Network, nil, network.TransportConfig{
+		Transport: network.NewTransport(a.options.Network, peers, network.TransportConfig{
 			ConnectTimeout: time.Second, IdleTimeout: 10 * time.Second, IdlePerPeer: 1, Plain: true,
 		}),
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

@@ -91,7 +91,8 @@ type ClientConfig struct {
 	Key string `yaml:"key"`
 	// KeyFile is a file with the key. White space around the key is removed.
 	KeyFile string `yaml:"key_file"`
-	// TLS has the files for an https service: ca_file, cert_file, key_file and server_name.
+	// TLS has the files for an https service, and for https addresses in peers: ca_file, cert_file, key_file and
+	// server_name.
 	TLS network.PeerTLS `yaml:"tls"`
 }
 
@@ -108,9 +109,9 @@ func (c ClientConfig) Validate() error {
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.User != nil {
 			problems = append(problems, errors.New("url: write the address of an index service, such as http://index-1:8090"))
 		}
-		if err := c.TLS.Validate(); err != nil {
-			problems = append(problems, fmt.Errorf("tls.%w", err))
-		}
+	}
+	if err := c.TLS.Validate(); err != nil {
+		problems = append(problems, fmt.Errorf("tls.%w", err))
 	}
 	if c.MaxWait <= 0 || c.MaxWait > 10*time.Second {
 		problems = append(problems, fmt.Errorf("max_wait: %v is not within 1ms..10s", c.MaxWait))

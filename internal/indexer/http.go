@@ -61,6 +61,15 @@ func (s *Service) handler() http.Handler {
 	if s.Metrics != nil {
 		open("GET", "/metrics", s.Metrics.ServeHTTP)
 	}
+	for path, more := range s.More {
+		open("GET", path, func(w http.ResponseWriter, r *http.Request) {
+			if !s.allowed(r.Header.Get("Authorization")) || s.Certificates.MissingCertificate(r.TLS) {
+				problem(w, http.StatusUnauthorized, errKey)
+				return
+			}
+			more.ServeHTTP(w, r)
+		})
+	}
 	route("POST", "/query", http.StatusOK, s.query)
 	route("POST", "/query_by_hash", http.StatusOK, s.query)
 	route("POST", "/register", http.StatusCreated, s.registerHTTP)

@@ -39,6 +39,8 @@ type Parts struct {
 	Changes *Changes
 	// Metrics answers GET /metrics.
 	Metrics http.Handler
+	// More answers further paths, by GET and with the key: the snapshot of a warm start.
+	More map[string]http.Handler
 	// Tokens finds the token ids of texts and chats; nil: only token ids and keys are answered.
 	Tokens *tokens.Source
 	// Certificates are those of both listeners; nil: clients speak without TLS.
