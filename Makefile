@@ -45,9 +45,9 @@ times: ## learned times on noisy machines, hours of virtual time for each of SEE
 fuzz: ## every fuzz target for FUZZTIME each
 	bash test/fuzz.sh $(FUZZTIME)
 
-interop: ## tests with real libzmq, the publisher library in Python and C, the official OpenAI and Anthropic clients, an OpenTelemetry receiver and Prometheus; installs what it needs (see test/interop.sh)
+interop: ## tests with real libzmq, the publisher library in Python and C, a gRPC client in Python, NATS, Valkey, Redis, the official OpenAI and Anthropic clients, an OpenTelemetry receiver and Prometheus; installs what it needs (see test/interop.sh)
 	bash test/interop.sh
-	WARMPATH_INTEROP=1 $(GO) test -count=1 ./block ./internal/zmtp/... ./kvfeed/... ./publish
+	WARMPATH_INTEROP=1 $(GO) test -count=1 ./block ./internal/zmtp/... ./kvfeed/... ./publish ./internal/indexer ./internal/sharedindex ./internal/replica
 	WARMPATH_INTEROP=1 $(GO) test -count=1 -timeout 20m -run 'OpenAI|Anthropic|VectorsAreMadeAgain|OpenTelemetry|InPrometheus' ./test/testenv
 
 test-binary: build ## the built binary against mock engines: restarts, losses, deaths, disconnects
