@@ -42,7 +42,9 @@ func start(t *testing.T, change func(*Config)) *world {
 	cfg := DefaultConfig()
 	cfg.Lease, cfg.Timeout = 2*time.Second, 300*time.Millisecond
 	change(&cfg)
-	if err := cfg.Validate(); err != nil {
+	valid := cfg
+	valid.TTL = max(valid.TTL, time.Minute) // tests have no time for more
+	if err := valid.Validate(); err != nil {
 		t.Fatal(err)
 	}
 	w := &world{T: t, hasher: h, writing: fleetOf(3), asked: fleetOf(3)}
@@ -259,8 +261,10 @@ func TestConnectionsThatAreCutAndSlow(t *testing.T) {
 
 // proxy passes bytes on to a server.
 type proxy struct {
-	address string
-	delay   atomic.Int64
+	address  string
+	listener net.Listener
+	stopped  atomic.Bool
+	delay    atomic.Int64
 
 	mu    sync.Mutex // guards conns
 	conns map[net.Conn]bool
@@ -272,7 +276,7 @@ func newProxy(t *testing.T, to string) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{address: l.Addr().String(), conns: map[net.Conn]bool{}}
+	p := &proxy{address: l.Addr().String(), listener: l, conns: map[net.Conn]bool{}}
 	var running sync.WaitGroup
 	running.Go(func() {
 		for {
@@ -288,17 +292,26 @@ func newProxy(t *testing.T, to string) *proxy {
 			p.mu.Lock()
 			p.conns[client], p.conns[server] = true, true
 			p.mu.Unlock()
+			if p.stopped.Load() {
+				p.cut()
+			}
 			for _, pair := range [][2]net.Conn{{client, server}, {server, client}} {
 				running.Go(func() { p.pass(pair[0], pair[1]) })
 			}
 		}
 	})
 	t.Cleanup(func() {
-		l.Close()
-		p.cut()
+		p.stop()
 		running.Wait()
 	})
 	return p
+}
+
+// stop cuts all connections for good.
+func (p *proxy) stop() {
+	p.stopped.Store(true)
+	p.listener.Close()
+	p.cut()
 }
 
 func (p *proxy) pass(from, to net.Conn) {
