@@ -13,14 +13,15 @@ import (
 // description is what a writer says of its holders, as JSON under a key of its own. The key lives for Config.Lease
 // after the writer's last sign of life.
 type description struct {
-	Version int           `json:"version"`
-	Writer  string        `json:"writer"`
-	Serial  uint64        `json:"serial"` // grows with each change of the description
+	Version int `json:"version"`
+	// Serial grows with each sign of life. So a writer finds that the server has gone back to an older description.
+	Serial  uint64        `json:"serial"`
+	Epoch   []byte        `json:"epoch"` // of the slots of Holders
 	Holders []holderEntry `json:"holders"`
 }
 
 const (
-	descriptionVersion = 1
+	descriptionVersion = 2
 	maxDescription     = 32 << 20 // bytes
 	maxHolders         = 1 << 17  // in all descriptions
 )

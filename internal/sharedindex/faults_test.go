@@ -390,7 +390,7 @@ func TestHostileValuesAreLeftOut(t *testing.T) {
 	w.store(0, 1)
 	w.exact(0, 1)
 	keys := w.hasher.Append(nil, w.hasher.Root(block.Scope{}), 0, w.tokens(1), nil)
-	first := names{"warmpath:"}.record(keys[0], keys[0])
+	first := w.reader.table.Load().names.record(keys[0], keys[0])
 	for _, value := range []string{"x", "\x00", "\xff", strings.Repeat("\x10", 100_000), "\x10abc", "\x01\x00\x00\x01\xff\xff\xff"} {
 		command(t, s, "SET", first, value)
 		if n := w.blocks(0, 1); n != 0 {
@@ -405,8 +405,8 @@ func TestHostileValuesAreLeftOut(t *testing.T) {
 	w.index.Forget(0)
 	w.store(0, 1) // writers write over what is not theirs
 	w.exact(0, 1)
-	for i, text := range []string{"{", "null", `{"version":99}`, `{"version":1,"holders":[{"url":"http://worker-1","slot":99999999999}]}`,
-		`{"version":1,"holders":[{"url":"http://worker-1","slot":16777216}]}`, `{"version":1,"holders":[{"url":"http://worker-1","slot":3,"block_size":-1}]}`} {
+	for i, text := range []string{"{", "null", `{"version":99}`, `{"version":2,"holders":[{"url":"http://worker-1","slot":99999999999}]}`,
+		`{"version":2,"holders":[{"url":"http://worker-1","slot":16777216}]}`, `{"version":2,"holders":[{"url":"http://worker-1","slot":3,"block_size":-1}]}`} {
 		id := fmt.Sprint("evil", i)
 		command(t, s, "SET", "warmpath:writer:"+id, text)
 		command(t, s, "ZADD", "warmpath:writers", fmt.Sprint(time.Now().UnixMilli()), id)

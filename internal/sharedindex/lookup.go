@@ -30,7 +30,7 @@ func (l *lookup) run(ctx context.Context, r *Reader, client valkey.Client, t *ta
 	l.reset(len(t.seats), rowsOf(q.Keys))
 	defer l.forget()
 	for i := range l.covered {
-		l.first = append(l.first, r.names.record(q.Keys[i*rowLength], q.Keys[i*rowLength]))
+		l.first = append(l.first, t.names.record(q.Keys[i*rowLength], q.Keys[i*rowLength]))
 	}
 	if err := l.fetchFirst(ctx, r, client); err != nil {
 		return err
@@ -46,7 +46,7 @@ func (l *lookup) run(ctx context.Context, r *Reader, client valkey.Client, t *ta
 	for i := range last {
 		keys := row(q.Keys, i)
 		for o := max(l.covered[i], 1); o < len(keys); o++ {
-			l.names = append(l.names, r.names.record(keys[0], keys[o]))
+			l.names = append(l.names, t.names.record(keys[0], keys[o]))
 		}
 	}
 	if len(l.names) > 0 {

@@ -22,6 +22,7 @@ type mirror struct {
 	stats   writerCounts
 	wake    chan struct{} // has an element if there is something new
 	changed bool          // what is said of a holder changed
+	stale   bool          // a slot was retired since take was called last
 	retired []uint32      // slots that are not used any more and are not yet known to the writer
 }
 
@@ -131,7 +132,7 @@ func (m *mirror) enqueue(b *book, c *kvindex.Change) {
 func (m *mirror) retire(b *book) {
 	if b.slot != 0 {
 		m.retired = append(m.retired, b.slot)
-		m.changed = true
+		m.changed, m.stale = true, true
 	}
 	b.slot, b.next, b.whole, b.full = 0, 0, false, false
 }
@@ -224,16 +225,32 @@ func (m *mirror) take(spare []op) (ops []op, upTo uint64) {
 	m.mu.Lock()
 	ops, upTo = m.pending, m.queued
 	m.pending = spare[:0]
-	retired := slices.Clone(m.retired)
+	var used map[uint32]bool
+	if m.stale && len(ops) > 0 {
+		used = make(map[uint32]bool, len(m.books))
+		for _, b := range m.books {
+			used[b.slot] = true
+		}
+	}
+	m.stale = false
 	m.mu.Unlock()
-	if len(retired) == 0 {
-		return ops, upTo
+	if used != nil {
+		ops = slices.DeleteFunc(ops, func(o op) bool { return !used[o.slot] })
 	}
-	dead := map[uint32]bool{}
-	for _, slot := range retired {
-		dead[slot] = true
+	return ops, upTo
+}
+
+// retireTaken retires the slots that other writers use, too: a server of a cluster that failed may have given a slot
+// twice.
+func (m *mirror) retireTaken(others map[uint32]bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, b := range m.books {
+		if others[b.slot] {
+			m.retire(b)
+			m.poke()
+		}
 	}
-	return slices.DeleteFunc(ops, func(o op) bool { return dead[o.slot] }), upTo
 }
 
 // takeRetired returns the slots that were retired since the last call.

@@ -56,7 +56,7 @@ type opinion struct {
 
 // NewReader returns a Reader. It connects to nothing before Run, and until then it does not answer.
 func NewReader(cfg Config, parts ReaderParts) *Reader {
-	r := &Reader{config: cfg, parts: parts, names: names{cfg.Prefix}, cache: newCache(cfg.ClientCache), poke: make(chan struct{}, 1), trusted: map[fleet.Holder]opinion{}}
+	r := &Reader{config: cfg, parts: parts, names: names{prefix: cfg.Prefix}, cache: newCache(cfg.ClientCache), poke: make(chan struct{}, 1), trusted: map[fleet.Holder]opinion{}}
 	r.pool.New = func() any { return new(lookup) }
 	return r
 }
@@ -191,17 +191,21 @@ type seat struct {
 
 // table is what the writers said last.
 type table struct {
+	names  names // of the records
 	seats  []seat
-	bySlot map[uint32]int // the place in seats
+	bySlot map[uint32]int // the place in seats; -1: the slot has two holders, and nothing counts
 	sparse bool           // some holder's blocks may count without the first block of a prompt
 }
 
 // maxWriters bounds the writers of one index.
 const maxWriters = 1024
 
-// readDescriptions returns the descriptions of the writers that gave a sign of life since a time. It forgets writers
-// that are gone for long.
-func readDescriptions(ctx context.Context, client valkey.Client, n names, since time.Time) ([]string, error) {
+// listedFor is how long a writer without a sign of life is in the list of writers. Clocks of machines may differ by
+// minutes. The leases decide which writers count; the times only bound the list.
+const listedFor = time.Hour
+
+// readDescriptions returns the descriptions of the writers that gave a sign of life since a time, by the writers' ids.
+func readDescriptions(ctx context.Context, client valkey.Client, n names, since time.Time) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, followTimeout)
 	defer cancel()
 	ids, err := client.Do(ctx, client.B().Zrevrangebyscore().Key(n.writers()).Max("+inf").Min(strconv.FormatInt(since.UnixMilli(), 10)).Limit(0, maxWriters).Build()).AsStrSlice()
@@ -212,15 +216,15 @@ func readDescriptions(ctx context.Context, client valkey.Client, n names, since 
 	for _, id := range ids {
 		cmds = append(cmds, client.B().Get().Key(n.writer(id)).Build())
 	}
-	var texts []string
-	for _, res := range client.DoMulti(ctx, cmds...) {
+	texts := map[string]string{}
+	for i, res := range client.DoMulti(ctx, cmds...) {
 		text, err := res.ToString()
 		switch {
 		case valkey.IsValkeyNil(err): // its lease ended
 		case err != nil:
 			return nil, fmt.Errorf("read what a writer says: %w", err)
 		default:
-			texts = append(texts, text)
+			texts[ids[i]] = text
 		}
 	}
 	return texts, nil
@@ -231,22 +235,28 @@ const followTimeout = time.Second
 
 // follow reads what the writers say, and sets the table and the trust of holders.
 func (r *Reader) follow(ctx context.Context, client valkey.Client) error {
-	// Clocks of machines may differ by minutes. The leases decide; the times only bound the list.
-	texts, err := readDescriptions(ctx, client, r.names, time.Now().Add(-time.Hour))
+	texts, err := readDescriptions(ctx, client, r.names, time.Now().Add(-listedFor))
 	if err != nil {
 		return err
 	}
+	// The epoch is read after the descriptions: those of an older epoch, which will be replaced soon, do not count.
+	epoch, err := client.Do(ctx, client.B().Hget().Key(r.names.slots()).Field("epoch").Build()).ToString()
+	if err != nil && !valkey.IsValkeyNil(err) {
+		return fmt.Errorf("read the epoch: %w", err)
+	}
 	var all []*description
-	for _, text := range texts {
-		d, err := decodeDescription(text)
+	for _, id := range slices.Sorted(maps.Keys(texts)) {
+		d, err := decodeDescription(texts[id])
 		if err != nil {
 			r.counts.invalid.Add(1)
 			r.complain(err)
 			continue
 		}
-		all = append(all, d)
+		if string(d.Epoch) == epoch {
+			all = append(all, d)
+		}
 	}
-	r.use(all)
+	r.use(epoch, all)
 	return nil
 }
 
@@ -261,7 +271,7 @@ func (r *Reader) complain(err error) {
 
 // use makes a new table. If several writers describe a holder, it uses the one that knows it best, and of equal ones
 // the one with the lower slot, so that the choice does not change without need.
-func (r *Reader) use(all []*description) {
+func (r *Reader) use(epoch string, all []*description) {
 	best, entries := map[fleet.Holder]*holderEntry{}, 0
 	snap := r.parts.Fleet.Snapshot()
 	places := map[string]*fleet.Worker{}
@@ -287,7 +297,7 @@ func (r *Reader) use(all []*description) {
 			}
 		}
 	}
-	t := &table{bySlot: map[uint32]int{}}
+	t := &table{names: names{r.names.prefix, epoch}, bySlot: map[uint32]int{}}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	maps.DeleteFunc(r.trusted, func(h fleet.Holder, _ opinion) bool { return snap.Worker(h) == nil })
@@ -304,7 +314,8 @@ func (r *Reader) use(all []*description) {
 			if e.Slot == 0 {
 				continue // nothing is known of its cache
 			}
-			if _, twice := t.bySlot[e.Slot]; twice {
+			if _, twice := t.bySlot[e.Slot]; twice { // one of the two will get a new slot
+				t.bySlot[e.Slot] = -1
 				continue
 			}
 			t.bySlot[e.Slot] = len(t.seats)
@@ -378,7 +389,7 @@ func (r *Reader) missed(asker context.Context, err error) {
 // slotFor returns the place of a slot's holder in seats, or -1 if the holder's keys are not those of the question.
 func (t *table) slotFor(slot uint32, q *warmpath.Lookup) int {
 	i, ok := t.bySlot[slot]
-	if !ok || t.seats[i].blockSize != q.BlockSize || t.seats[i].algorithm != q.Algorithm.String() {
+	if !ok || i < 0 || t.seats[i].blockSize != q.BlockSize || t.seats[i].algorithm != q.Algorithm.String() {
 		return -1
 	}
 	return i

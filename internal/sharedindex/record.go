@@ -24,7 +24,6 @@ const (
 	entryBytes = 6
 	markBytes  = 4
 	maxPlane   = 4*kvindex.MaxGroups - 1
-	maxSlot    = 1<<24 - 1
 	// maxRecord is the longest record that is read, in bytes: some ten thousand entries.
 	maxRecord = 1 << 16
 )
@@ -70,17 +69,28 @@ func mark(k block.Key) string {
 	return string(binary.BigEndian.AppendUint32(nil, uint32(k)))
 }
 
-// names makes the names of the server's keys.
-type names struct{ prefix string }
+// maxSlot is the greatest slot of an epoch: see [names]. It is a variable for tests.
+var maxSlot uint32 = 1<<24 - 1
+
+// names makes the names of the server's keys. Names of records have the epoch in which their entries' slots were given
+// out. An epoch is some random bytes, which the server keeps beside the counter of slots. A server that lost the
+// counter, or has no slot left, begins a new epoch. So a slot never means two holders, however often it is given out,
+// and however late a reader or a writer hears of the new epoch: it reads and writes other records.
+type names struct{ prefix, epoch string }
+
+// epochBytes is the length of an epoch. An epoch lasts for as long as there are writers, and ends when the server was
+// emptied, so four bytes never meet the same epoch again before its records have ended.
+const epochBytes = 4
 
 // record returns the name of a record. first is the key of the first block of the record's row. All records of a row
 // have the same hash tag, so that they are at the same server of a cluster: 12 bits of first.
 func (n names) record(first, key block.Key) string {
-	name := make([]byte, 0, len(n.prefix)+len("b{xx}")+8)
+	name := make([]byte, 0, len(n.prefix)+len("b{xx}")+epochBytes+8)
 	name = append(name, n.prefix...)
 	name = append(name, 'b', '{')
 	name = append(name, tag(first)...)
 	name = append(name, '}')
+	name = append(name, n.epoch...)
 	return string(binary.BigEndian.AppendUint64(name, uint64(key)))
 }
 
@@ -90,7 +100,7 @@ func tag(first block.Key) string {
 	return string([]byte{letters[first>>58], letters[first>>52&63]})
 }
 
-// slots is the name of the counter of slots.
+// slots is the name of a hash with the present epoch and the last slot that was given out in it.
 func (n names) slots() string { return n.prefix + "slots" }
 
 // writers is the name of the sorted set of writers, each with the time of its last sign of life.

@@ -132,15 +132,33 @@ local old = redis.call('GET', KEYS[1])
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return old`
 
-// greetScript notes the time of a writer's last sign of life.
+// greetScript notes the time of a writer's last sign of life. It forgets writers that gave none since ARGV[3], and the
+// whole list after ARGV[4] milliseconds without a writer.
 const greetScript = `#!lua flags=allow-oom
-return redis.call('ZADD', KEYS[1], ARGV[2], ARGV[1])`
+redis.call('ZADD', KEYS[1], ARGV[2], ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. ARGV[3])
+return redis.call('PEXPIRE', KEYS[1], ARGV[4])`
+
+// slotsScript gives out ARGV[1] slots, and returns the epoch and the last slot. ARGV[2] is the name of a new epoch. It
+// begins if the server has none, or if the present one has less slots than are needed: ARGV[3] is the greatest. The
+// epoch ends after ARGV[4] milliseconds without a writer: then no entry of it is left.
+const slotsScript = `#!lua flags=allow-oom
+local epoch, last = unpack(redis.call('HMGET', KEYS[1], 'epoch', 'last'))
+last = tonumber(last or nil)
+if not epoch or not last or last + ARGV[1] > tonumber(ARGV[3]) then
+  epoch, last = ARGV[2], 0
+  redis.call('DEL', KEYS[1])
+end
+last = last + ARGV[1]
+redis.call('HSET', KEYS[1], 'epoch', epoch, 'last', string.format('%d', last))
+redis.call('PEXPIRE', KEYS[1], ARGV[4])
+return {epoch, last}`
 
 // loadScripts makes the scripts known to all servers. It returns their names by their text.
 func loadScripts(ctx context.Context, client valkey.Client) (map[string]string, error) {
 	loaded := map[string]string{}
 	for address, node := range client.Nodes() {
-		for _, script := range []string{applyScript, leanScript, describeScript, greetScript} {
+		for _, script := range []string{applyScript, leanScript, describeScript, greetScript, slotsScript} {
 			name, err := node.Do(ctx, node.B().ScriptLoad().Script(script).Build()).ToString()
 			if _, refused := valkey.IsValkeyErr(err); refused && strings.Contains(err.Error(), "READONLY") {
 				continue // a replica

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	mathrand "math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,18 +44,18 @@ type Writer struct {
 	counts counters
 
 	// The fields below belong to Run's goroutine.
-	spare    []op
-	dead     []deadSlot
-	floor    floor
-	serial   uint64
-	sent     string    // the last description at the server; "": none in this session
-	beat     time.Time // when it was sent
-	again    time.Time // when all entries are written again
-	listed   time.Time // when the other writers were looked at
-	retried  time.Time // when blocks that the server refused were told again
-	scripts  map[string]string
-	problem  string // the problem that was logged last
-	lastText []byte
+	spare   []op
+	dead    []deadSlot
+	floor   floor
+	serial  uint64
+	sent    string    // the last description at the server; "": none in this session
+	beat    time.Time // when it was sent
+	counted time.Time // when the epoch was looked at
+	again   time.Time // when all entries are written again
+	listed  time.Time // when the other writers were looked at
+	retried time.Time // when blocks that the server refused were told again
+	scripts map[string]string
+	problem string // the problem that was logged last
 }
 
 // deadSlot is a slot that this writer retired. Its entries are dropped from records that change.
@@ -69,7 +68,7 @@ type deadSlot struct {
 func NewWriter(cfg Config, parts WriterParts) *Writer {
 	var id [8]byte
 	rand.Read(id[:]) // never fails
-	return &Writer{config: cfg, parts: parts, names: names{cfg.Prefix}, id: hex.EncodeToString(id[:]), mirror: newMirror(cfg.Queue)}
+	return &Writer{config: cfg, parts: parts, names: names{prefix: cfg.Prefix}, id: hex.EncodeToString(id[:]), mirror: newMirror(cfg.Queue)}
 }
 
 // IndexChanged is for [warmpath.Options.IndexChanged].
@@ -176,8 +175,12 @@ func (w *Writer) begin(ctx context.Context, client valkey.Client) (err error) {
 	w.sent, w.again, w.listed = "", time.Now().Add(w.config.TTL/2), time.Time{}
 	w.mirror.retireAll()
 	w.mirror.takeRetired()
-	w.dead, w.floor = nil, floor{} // the server may have begun to count slots anew
+	w.dead, w.floor = nil, floor{} // they are those of an epoch
 	w.counts.sessions.Add(1)
+	if w.names.epoch, _, err = w.slots(ctx, client, 0); err != nil {
+		return err
+	}
+	w.counted = time.Now()
 	// The server may have a description of an earlier session. It has to go before another one is written.
 	if err := client.Do(ctx, client.B().Del().Key(w.names.writer(w.id)).Build()).Error(); err != nil {
 		return fmt.Errorf("delete the old description: %w", err)
@@ -210,6 +213,12 @@ func (w *Writer) step(ctx context.Context, client valkey.Client) (busy bool, err
 	w.dead = w.dead[max(0, len(w.dead)-maxDead):]
 	if err := w.assign(ctx, client, now); err != nil {
 		return false, err
+	}
+	if now.Sub(w.counted) >= w.config.Lease/beatsPerLease {
+		w.counted = now
+		if err := w.take(ctx, client, 0); err != nil {
+			return false, err
+		}
 	}
 	if now.Sub(w.listed) > w.config.Lease {
 		if err := w.lookAround(ctx, client, now); err != nil {
@@ -251,55 +260,74 @@ func (w *Writer) assign(ctx context.Context, client valkey.Client, now time.Time
 	if n == 0 {
 		return nil
 	}
-	count := func(by int64) (int64, error) {
-		return client.Do(ctx, client.B().Incrby().Key(w.names.slots()).Increment(by).Build()).AsInt64()
-	}
-	last, err := count(int64(n))
-	if err == nil && last == int64(n) { // a new server: its slots must not be those that readers know of an old one
-		last, err = count(int64(n) + mathrand.Int64N(maxSlot/4))
-	}
-	if err != nil {
-		return fmt.Errorf("get slots: %w", err)
-	}
-	if last > maxSlot || last < int64(n) {
-		return fmt.Errorf("%d slots were used up: choose another prefix", last)
+	if err := w.take(ctx, client, n); err != nil {
+		return err
 	}
 	if time.Since(now) > w.config.Lease {
 		return errors.New("the server took too long to give slots") // others may count the slots as dead already
 	}
-	w.mirror.assign(uint32(last)-uint32(n)+1, n)
 	// The description has to name a slot before the first entry has it.
 	return w.describe(ctx, client, now)
 }
 
+// errEpoch means that the slots of this session count no more.
+var errEpoch = errors.New("the server counts slots anew: it was emptied, or there were none left")
+
+// take gets n slots from the server and gives them to holders. With n = 0 it only looks whether the epoch goes on.
+func (w *Writer) take(ctx context.Context, client valkey.Client, n int) error {
+	epoch, last, err := w.slots(ctx, client, n)
+	if err != nil {
+		return err
+	}
+	if epoch != w.names.epoch {
+		return errEpoch
+	}
+	if n > 0 {
+		w.mirror.assign(last-uint32(n)+1, n)
+	}
+	return nil
+}
+
+// slots gets n slots from the server: the present epoch, and the last one of the slots.
+func (w *Writer) slots(ctx context.Context, client valkey.Client, n int) (epoch string, last uint32, err error) {
+	var fresh [epochBytes]byte
+	rand.Read(fresh[:]) // never fails
+	answer, err := w.call(ctx, client, slotsScript, []string{w.names.slots()}, strconv.Itoa(n), string(fresh[:]),
+		strconv.FormatUint(uint64(maxSlot), 10), strconv.FormatInt(w.config.TTL.Milliseconds(), 10)).ToArray()
+	if err != nil {
+		return "", 0, fmt.Errorf("get slots: %w", err)
+	}
+	if len(answer) == 2 {
+		name, err := answer[0].ToString()
+		at, err2 := answer[1].AsInt64()
+		if err == nil && err2 == nil && len(name) == epochBytes && at >= int64(n) && at <= int64(maxSlot) {
+			return name, uint32(at), nil
+		}
+	}
+	return "", 0, fmt.Errorf("get slots: %q is not of this program: delete it", w.names.slots())
+}
+
 // describe writes the writer's description, which is also its sign of life.
 func (w *Writer) describe(ctx context.Context, client valkey.Client, now time.Time) error {
-	d := description{Version: descriptionVersion, Writer: w.id, Holders: w.entries()}
+	w.serial++
+	d := description{Version: descriptionVersion, Serial: w.serial, Epoch: []byte(w.names.epoch), Holders: w.entries()}
 	w.counts.holders.Store(int64(len(d.Holders)))
-	d.Serial = w.serial
 	text, err := json.Marshal(&d)
 	if err != nil {
 		return err
 	}
-	if string(text) != string(w.lastText) {
-		w.serial++
-		d.Serial = w.serial
-		if text, err = json.Marshal(&d); err != nil {
-			return err
-		}
-		w.lastText = text
-	}
 	lease := strconv.FormatInt(w.config.Lease.Milliseconds(), 10)
-	old, err := w.call(ctx, client, describeScript, []string{w.names.writer(w.id)}, string(text), lease).ToString()
+	was, err := w.call(ctx, client, describeScript, []string{w.names.writer(w.id)}, string(text), lease).ToString()
 	if err != nil && !valkey.IsValkeyNil(err) {
 		return fmt.Errorf("write the description: %w", err)
 	}
-	if old != w.sent {
+	if was != w.sent {
 		return errors.New("the server lost the writer's description: it was restarted, emptied, or did not answer for too long")
 	}
 	w.sent, w.beat = string(text), now
-	at := strconv.FormatInt(now.UnixMilli(), 10)
-	if err := w.call(ctx, client, greetScript, []string{w.names.writers()}, w.id, at).Error(); err != nil {
+	at, old := strconv.FormatInt(now.UnixMilli(), 10), strconv.FormatInt(now.Add(-2*listedFor).UnixMilli(), 10)
+	ttl := strconv.FormatInt(w.config.TTL.Milliseconds(), 10)
+	if err := w.call(ctx, client, greetScript, []string{w.names.writers()}, w.id, at, old, ttl).Error(); err != nil {
 		return fmt.Errorf("write the list of writers: %w", err)
 	}
 	return nil
@@ -353,23 +381,28 @@ func (w *Writer) lookAround(ctx context.Context, client valkey.Client, now time.
 	if err != nil {
 		return err
 	}
-	lowest := uint32(maxSlot)
+	lowest, others := maxSlot, map[uint32]bool{}
 	for _, b := range w.mirror.copies() {
 		if b.slot != 0 {
 			lowest = min(lowest, b.slot)
 		}
 	}
-	for _, text := range texts {
+	for id, text := range texts {
 		d, err := decodeDescription(text)
 		if err != nil {
 			return nil // another version: its slots are not known
 		}
+		if string(d.Epoch) != w.names.epoch {
+			continue
+		}
 		for i := range d.Holders {
 			if slot := d.Holders[i].Slot; slot != 0 {
 				lowest = min(lowest, slot)
+				others[slot] = id != w.id || others[slot]
 			}
 		}
 	}
+	w.mirror.retireTaken(others)
 	if f := &w.floor; now.Sub(f.since) > 3*w.config.Lease {
 		f.slot, f.next, f.since = min(f.next, lowest), lowest, now
 	} else {
