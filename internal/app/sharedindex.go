@@ -16,6 +16,8 @@ import (
 type sharedIndex struct {
 	writer *sharedindex.Writer
 	reader *sharedindex.Reader
+	// placements is nil if the router learns no placements, too.
+	placements *sharedindex.Placements
 }
 
 // shareIndex makes the writer or the reader, and lets the router's indexes tell the writer their changes. The router
@@ -31,7 +33,49 @@ func (a *App) shareIndex(cfg *config.Config, options *warmpath.Options) {
 		a.shared.writer = w
 		hearChanges(options, w.IndexChanged)
 	case cfg.Index.ReadsShared():
-		a.shared.reader = sharedindex.NewReader(c, sharedindex.ReaderParts{Fleet: a.fleet, Log: a.log, Network: a.options.Network})
+		a.shared.reader = sharedindex.NewReader(c, sharedindex.ReaderParts{
+			Fleet: a.fleet, Log: a.log, Network: a.options.Network, LearnedTTL: max(options.ApproximateTTL, 0),
+		})
+	default:
+		return
+	}
+	if options.ApproximateTTL > 0 && !a.options.IndexOnly {
+		a.shared.placements = sharedindex.NewPlacements(c, sharedindex.PlacementsParts{
+			Fleet: a.fleet, Algorithm: options.Algorithm, TTL: options.ApproximateTTL, Log: a.log, Network: a.options.Network,
+		})
+		hearRequests(options, a.shared.placements)
+	}
+}
+
+// hearRequests adds an observer to those that the router tells of its requests.
+func hearRequests(options *warmpath.Options, o warmpath.Observer) {
+	if options.Observer != nil {
+		o = observers{options.Observer, o}
+	}
+	options.Observer = o
+}
+
+// observers are several observers of a router's requests.
+type observers []warmpath.Observer
+
+// Placed is a method of warmpath.Observer.
+func (all observers) Placed(d *warmpath.Decision) {
+	for _, o := range all {
+		o.Placed(d)
+	}
+}
+
+// PrefillCompleted is a method of warmpath.Observer.
+func (all observers) PrefillCompleted(id uint64) {
+	for _, o := range all {
+		o.PrefillCompleted(id)
+	}
+}
+
+// Freed is a method of warmpath.Observer.
+func (all observers) Freed(id uint64, e warmpath.Ending) {
+	for _, o := range all {
+		o.Freed(id, e)
 	}
 }
 
@@ -65,6 +109,9 @@ func (s *sharedIndex) report(t *telemetry.Telemetry) {
 	if s.reader != nil {
 		t.ReadSharedIndex(s.reader.Stats)
 	}
+	if s.placements != nil {
+		t.LearnShared(s.placements.Stats)
+	}
 	if s.writer != nil {
 		t.WriteSharedIndex(s.writer.Stats)
 	}
@@ -74,6 +121,9 @@ func (s *sharedIndex) report(t *telemetry.Telemetry) {
 func (s *sharedIndex) run(ctx context.Context, g *group, stop context.CancelCauseFunc) {
 	if s.reader != nil {
 		g.run("shared index", stop, func() error { return s.reader.Run(ctx) })
+	}
+	if s.placements != nil {
+		g.run("learned placements", stop, func() error { return s.placements.Run(ctx) })
 	}
 	if s.writer != nil {
 		g.run("shared index", stop, func() error { return s.writer.Run(ctx) })

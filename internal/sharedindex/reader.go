@@ -27,6 +27,8 @@ type ReaderParts struct {
 	Fleet   *fleet.Fleet // whose holders are answered about, and whose trust the reader sets
 	Log     *slog.Logger
 	Network network.Network // nil means the machine's
+	// LearnedTTL is PlacementsParts.TTL; 0: no learned placements are read.
+	LearnedTTL time.Duration
 }
 
 // Reader looks prompts up in a shared index, and sets the trust of the fleet's holders from what the writers say. While
@@ -52,6 +54,9 @@ type Reader struct {
 type opinion struct {
 	level fleet.Trust
 	why   string
+	// learned says that the writer knows nothing of the holder's cache either: each router learns it from requests, also
+	// without a server and without a writer.
+	learned bool
 }
 
 // NewReader returns a Reader. It connects to nothing before Run, and until then it does not answer.
@@ -66,7 +71,7 @@ func (r *Reader) Stats() Stats {
 	c := &r.counts
 	return Stats{
 		Connected: c.connected.Load(), Lookups: c.lookups.Load(), Failed: c.failed.Load(), RoundTrips: c.roundTrips.Load(),
-		CacheHits: c.hits.Load(), CacheMiss: c.misses.Load(), Invalid: c.invalid.Load(), Writers: c.writers.Load(), Holders: c.holders.Load(),
+		CacheHits: c.hits.Load(), CacheMiss: c.misses.Load(), Invalid: c.invalid.Load(), Writers: c.writers.Load(), Holders: c.holders.Load(), PlacementHolders: c.placementHolders.Load(),
 	}
 }
 
@@ -163,8 +168,8 @@ func (r *Reader) lost(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for h, o := range r.trusted {
-		if o.level != fleet.TrustNone {
-			r.trust(h, opinion{fleet.TrustNone, ErrNoServer.Error()})
+		if o.level != fleet.TrustNone && !o.learned {
+			r.trust(h, opinion{level: fleet.TrustNone, why: ErrNoServer.Error()})
 		}
 	}
 	if text := problemOf(err); err != nil && text != r.problem {
@@ -195,6 +200,8 @@ type table struct {
 	seats  []seat
 	bySlot map[uint32]int // the place in seats; -1: the slot has two holders, and nothing counts
 	sparse bool           // some holder's blocks may count without the first block of a prompt
+
+	learned *table // of learned placements; nil: there are none
 }
 
 // maxWriters bounds the writers of one index.
@@ -256,7 +263,11 @@ func (r *Reader) follow(ctx context.Context, client valkey.Client) error {
 			all = append(all, d)
 		}
 	}
-	r.use(epoch, all)
+	learned, err := r.readPlaced(ctx, client)
+	if err != nil {
+		return err
+	}
+	r.use(epoch, all, learned)
 	return nil
 }
 
@@ -271,7 +282,7 @@ func (r *Reader) complain(err error) {
 
 // use makes a new table. If several writers describe a holder, it uses the one that knows it best, and of equal ones
 // the one with the lower slot, so that the choice does not change without need.
-func (r *Reader) use(epoch string, all []*description) {
+func (r *Reader) use(epoch string, all []*description, learned *placedSlots) {
 	best, entries := map[fleet.Holder]*holderEntry{}, 0
 	snap := r.parts.Fleet.Snapshot()
 	places := map[string]*fleet.Worker{}
@@ -297,7 +308,7 @@ func (r *Reader) use(epoch string, all []*description) {
 			}
 		}
 	}
-	t := &table{names: names{r.names.prefix, epoch}, bySlot: map[uint32]int{}}
+	t := &table{names: names{prefix: r.names.prefix, epoch: epoch}, bySlot: map[uint32]int{}}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	maps.DeleteFunc(r.trusted, func(h fleet.Holder, _ opinion) bool { return snap.Worker(h) == nil })
@@ -305,12 +316,13 @@ func (r *Reader) use(epoch string, all []*description) {
 		for _, h := range w.Holders {
 			e := best[h]
 			if e == nil {
-				if _, was := r.trusted[h]; was {
-					r.trust(h, opinion{fleet.TrustNone, "no writer of the shared index knows this worker"})
+				if o, was := r.trusted[h]; was && !o.learned {
+					r.trust(h, opinion{level: fleet.TrustNone, why: "no writer of the shared index knows this worker"})
 				}
 				continue
 			}
-			r.trust(h, opinion{trustOf(e.Trust), e.Why})
+			level := trustOf(e.Trust)
+			r.trust(h, opinion{level, e.Why, level == fleet.TrustApproximate && e.Slot == 0})
 			if e.Slot == 0 {
 				continue // nothing is known of its cache
 			}
@@ -324,6 +336,7 @@ func (r *Reader) use(epoch string, all []*description) {
 			t.seats = append(t.seats, s)
 		}
 	}
+	t.learned = r.learnedTable(snap, places, learned)
 	r.table.Store(t)
 	r.counts.writers.Store(int64(len(all)))
 	r.counts.holders.Store(int64(len(t.seats)))
@@ -357,7 +370,7 @@ func (r *Reader) Match(ctx context.Context, q *warmpath.Lookup) error {
 	defer cancel()
 	l := r.pool.Get().(*lookup)
 	defer r.pool.Put(l)
-	if err := l.run(ctx, r, *client, t, q); err != nil {
+	if err := r.look(ctx, l, *client, t, q); err != nil {
 		r.counts.failed.Add(1)
 		r.missed(asker, err)
 		return fmt.Errorf("look up %d blocks: %w", len(q.Keys), err)

@@ -1,6 +1,7 @@
 package sharedindex
 
 import (
+	"cmp"
 	"encoding/binary"
 
 	"github.com/warmpath/warmpath/block"
@@ -76,7 +77,10 @@ var maxSlot uint32 = 1<<24 - 1
 // out. An epoch is some random bytes, which the server keeps beside the counter of slots. A server that lost the
 // counter, or has no slot left, begins a new epoch. So a slot never means two holders, however often it is given out,
 // and however late a reader or a writer hears of the new epoch: it reads and writes other records.
-type names struct{ prefix, epoch string }
+type names struct {
+	prefix, epoch string
+	kind          byte // of the records: 'l' for learned placements, and otherwise 'b'; 0 is 'b'
+}
 
 // epochBytes is the length of an epoch. An epoch lasts for as long as there are writers, and ends when the server was
 // emptied, so four bytes never meet the same epoch again before its records have ended.
@@ -87,7 +91,7 @@ const epochBytes = 4
 func (n names) record(first, key block.Key) string {
 	name := make([]byte, 0, len(n.prefix)+len("b{xx}")+epochBytes+8)
 	name = append(name, n.prefix...)
-	name = append(name, 'b', '{')
+	name = append(name, cmp.Or(n.kind, 'b'), '{')
 	name = append(name, tag(first)...)
 	name = append(name, '}')
 	name = append(name, n.epoch...)
@@ -102,6 +106,9 @@ func tag(first block.Key) string {
 
 // slots is the name of a hash with the present epoch and the last slot that was given out in it.
 func (n names) slots() string { return n.prefix + "slots" }
+
+// placed is the name of a hash with the slots of learned placements.
+func (n names) placed() string { return n.prefix + "placed" }
 
 // writers is the name of the sorted set of writers, each with the time of its last sign of life.
 func (n names) writers() string { return n.prefix + "writers" }

@@ -53,7 +53,7 @@ func FuzzDescription(f *testing.F) {
 }
 
 func TestRecordsOfARowAreAtOneShard(t *testing.T) {
-	n := names{"p:", "\x00\n}{"}
+	n := names{prefix: "p:", epoch: "\x00\n}{"}
 	for range 1000 {
 		first, key := block.Key(rand.Uint64()), block.Key(rand.Uint64())
 		name := n.record(first, key)

@@ -154,11 +154,60 @@ redis.call('HSET', KEYS[1], 'epoch', epoch, 'last', string.format('%d', last))
 redis.call('PEXPIRE', KEYS[1], ARGV[4])
 return {epoch, last}`
 
+// placedScript returns the epoch of the slots of learned placements, the lowest slot that counts, and the slot of each
+// holder in the present period. The hash has a field "PERIOD HOLDER" with the slot of each holder in each period that
+// counts. ARGV[1] is the name of a new epoch, ARGV[2] the greatest slot, ARGV[3] the length of a period in
+// milliseconds, ARGV[4] the periods that count, and the further arguments are holders.
+const placedScript = `
+local hash, now = KEYS[1], redis.call('TIME')
+local period = math.floor((now[1] * 1000 + math.floor(now[2] / 1000)) / ARGV[3])
+local epoch, last, swept, floor = unpack(redis.call('HMGET', hash, 'epoch', 'last', 'swept', 'floor'))
+last, swept, floor = tonumber(last or nil), tonumber(swept or nil), tonumber(floor or nil)
+if not epoch or not last or not floor or last + #ARGV > tonumber(ARGV[2]) then
+  redis.call('DEL', hash)
+  epoch, last, swept, floor = ARGV[1], 0, period, 1
+  redis.call('HSET', hash, 'epoch', epoch, 'swept', string.format('%d', period))
+end
+if swept ~= period then
+  floor = last + 1
+  local all = redis.call('HGETALL', hash)
+  for i = 1, #all, 2 do
+    local of = tonumber(string.match(all[i], '^(%d+) '))
+    if of and (of <= period - ARGV[4] or of > period) then
+      redis.call('HDEL', hash, all[i])
+    elseif of then
+      floor = math.min(floor, tonumber(all[i + 1]) or floor)
+    end
+  end
+  redis.call('HSET', hash, 'swept', string.format('%d', period))
+end
+local out = {epoch, floor}
+for a = 5, #ARGV do
+  local field = string.format('%d ', period) .. ARGV[a]
+  local slot = tonumber(redis.call('HGET', hash, field) or nil)
+  if not slot then
+    last = last + 1
+    slot = last
+    redis.call('HSET', hash, field, string.format('%d', slot))
+  end
+  out[#out + 1] = slot
+end
+redis.call('HSET', hash, 'last', string.format('%d', last), 'floor', string.format('%d', floor))
+redis.call('PEXPIRE', hash, 2 * ARGV[3] * ARGV[4])
+return out`
+
+// forgetPlacedScript forgets the learned placements at a worker, ARGV[1].
+const forgetPlacedScript = `#!lua flags=allow-oom
+for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
+  if string.match(field, '^%d+ %d+ %d+ %S+ (.*)$') == ARGV[1] then redis.call('HDEL', KEYS[1], field) end
+end
+return 0`
+
 // loadScripts makes the scripts known to all servers. It returns their names by their text.
 func loadScripts(ctx context.Context, client valkey.Client) (map[string]string, error) {
 	loaded := map[string]string{}
 	for address, node := range client.Nodes() {
-		for _, script := range []string{applyScript, leanScript, describeScript, greetScript, slotsScript} {
+		for _, script := range []string{applyScript, leanScript, describeScript, greetScript, slotsScript, placedScript, forgetPlacedScript} {
 			name, err := node.Do(ctx, node.B().ScriptLoad().Script(script).Build()).ToString()
 			if _, refused := valkey.IsValkeyErr(err); refused && strings.Contains(err.Error(), "READONLY") {
 				continue // a replica

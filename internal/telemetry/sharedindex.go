@@ -11,10 +11,11 @@ import (
 // sharedCollector makes metrics from the figures of a shared index at each scrape. Without a shared index there are
 // none.
 type sharedCollector struct {
-	reader, writer atomic.Pointer[func() sharedindex.Stats]
+	reader, writer, learned atomic.Pointer[func() sharedindex.Stats]
 
 	connected, holders, lookups, trips, cache, invalid    *prometheus.Desc
 	written, waiting, dropped, refused, resyncs, sessions *prometheus.Desc
+	placements                                            *prometheus.Desc
 }
 
 func (t *Telemetry) makeSharedIndexMetrics() {
@@ -23,9 +24,9 @@ func (t *Telemetry) makeSharedIndexMetrics() {
 	}
 	t.shared = &sharedCollector{
 		connected: desc("connected", "Whether the server of the shared index answers (1 or 0), by part: reader or writer.", "part"),
-		holders:   desc("holders", "Number of holders in the shared index, by part: those that the reader knows, and those that the writer writes.", "part"),
+		holders:   desc("holders", "Number of holders in the shared index, by part: those that the reader knows, those of which it knows learned placements, and those that the writer writes.", "part"),
 		lookups:   desc("lookups_total", "Lookups in the shared index by result: answered or failed.", "result"),
-		trips:     desc("round_trips_total", "Questions to the server of the shared index for lookups. A lookup takes at most two."),
+		trips:     desc("round_trips_total", "Questions to the server of the shared index for lookups. A lookup takes at most two, and two more where there are learned placements."),
 		cache:     desc("cache_total", "Records that lookups in the shared index needed first, by whether the router's cache had them: hit or miss.", "result"),
 		invalid:   desc("invalid_total", "Values at the server of the shared index that no writer of this version has written. They are not used."),
 		written:   desc("written_blocks_total", "Blocks that this process added to the shared index or dropped from it, once for each holder."),
@@ -35,18 +36,22 @@ func (t *Telemetry) makeSharedIndexMetrics() {
 		resyncs:   desc("resyncs_total", "Number of times that a holder was written to the shared index as a whole."),
 		sessions:  desc("sessions_total", "Number of times that the writer of the shared index began anew, because it connected or the server lost something."),
 	}
+	t.shared.placements = desc("placements_total", "Prompts at workers without events that this router learned from its requests, by what became of them in the shared index: written or dropped.", "result")
 	t.registry.MustRegister(t.shared)
 }
 
 // ReadSharedIndex makes metrics of a reader's figures.
 func (t *Telemetry) ReadSharedIndex(stats func() sharedindex.Stats) { t.shared.reader.Store(&stats) }
 
+// LearnShared makes metrics of the figures of learned placements.
+func (t *Telemetry) LearnShared(stats func() sharedindex.Stats) { t.shared.learned.Store(&stats) }
+
 // WriteSharedIndex makes metrics of a writer's figures.
 func (t *Telemetry) WriteSharedIndex(stats func() sharedindex.Stats) { t.shared.writer.Store(&stats) }
 
 // Describe is a method of prometheus.Collector.
 func (c *sharedCollector) Describe(all chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.connected, c.holders, c.lookups, c.trips, c.cache, c.invalid, c.written, c.waiting, c.dropped, c.refused, c.resyncs, c.sessions} {
+	for _, d := range []*prometheus.Desc{c.connected, c.holders, c.lookups, c.trips, c.cache, c.invalid, c.written, c.waiting, c.dropped, c.refused, c.resyncs, c.sessions, c.placements} {
 		all <- d
 	}
 }
@@ -69,6 +74,12 @@ func (c *sharedCollector) Collect(all chan<- prometheus.Metric) {
 		count(c.cache, s.CacheHits, "hit")
 		count(c.cache, s.CacheMiss, "miss")
 		count(c.invalid, s.Invalid)
+		send(prometheus.GaugeValue, c.holders, float64(s.PlacementHolders), "learned")
+	}
+	if stats := c.learned.Load(); stats != nil {
+		s := (*stats)()
+		count(c.placements, s.PlacementsWritten, "written")
+		count(c.placements, s.PlacementsDropped, "dropped")
 	}
 	if stats := c.writer.Load(); stats != nil {
 		s := (*stats)()

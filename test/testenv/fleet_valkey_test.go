@@ -110,3 +110,40 @@ func TestRoutersReadOneIndexInValkeyAndInRedis(t *testing.T) {
 		})
 	}
 }
+
+// The workers have no events, and no process writes what is followed. What one router learned from its requests is
+// known to the other, and to one that starts after the first one is gone.
+func TestRoutersShareLearnedPlacementsInValkey(t *testing.T) {
+	s := testenv.StartValkey(t, "valkey")
+	silent := func(c *mockengine.Config) { c.Events, c.Replay = "", "" }
+	workers := []*mockengine.Server{mock(t, silent), mock(t, silent), mock(t, silent)}
+	one, two := sharing(t, s, workers, false), sharing(t, s, workers, false)
+	written := func(f *mockFleet, n float64) {
+		t.Helper()
+		testenv.Until(t, "learned placements are written", func() bool { return f.metric(t, "warmpath_shared_index_placements_total") >= n })
+	}
+	var talks []*talk
+	for i := range 6 {
+		k := newTalk(fmt.Sprintf("agent%d", i))
+		k.home = k.turn(t, one, prose(fmt.Sprint("first", i), 20)).worker
+		talks = append(talks, k)
+		written(one, float64(i+1))
+	}
+	goHome := func(f *mockFleet, what string) {
+		t.Helper()
+		known := func() bool { return strings.Count(f.scrape(t), `warmpath_shared_index_holders{part="learned"} 0`) == 0 }
+		testenv.Until(t, "the router knows the slots", known)
+		for i, k := range talks {
+			a := k.turn(t, f, prose(fmt.Sprint(what, i), 20))
+			if a.worker != k.home || a.match == 0 || a.trust != "approximate" {
+				t.Errorf("%s, conversation %d went to %s with %d tokens (%s), its prefix is on %s", what, i, a.worker, a.match, a.trust, k.home)
+			}
+			k.home = a.worker
+			written(f, float64(i+1))
+		}
+	}
+	goHome(two, "two")
+	one.Stop(syscall.SIGTERM)
+	two.Stop(syscall.SIGTERM)
+	goHome(sharing(t, s, workers, false), "later")
+}

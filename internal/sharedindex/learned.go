@@ -1,0 +1,146 @@
+package sharedindex
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/valkey-io/valkey-go"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
+)
+
+// placedSlots are the slots of learned placements that count.
+type placedSlots struct {
+	epoch string
+	slots map[string]uint32 // by "PERIOD HOLDER", see placedHolder
+}
+
+// readPlaced reads the slots of learned placements; nil: there are none.
+func (r *Reader) readPlaced(ctx context.Context, client valkey.Client) (*placedSlots, error) {
+	if r.parts.LearnedTTL <= 0 {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, followTimeout)
+	defer cancel()
+	clock, err := client.Do(ctx, client.B().Time().Build()).AsStrSlice()
+	if err != nil {
+		return nil, fmt.Errorf("read the server's clock: %w", err)
+	}
+	fields, err := client.Do(ctx, client.B().Hgetall().Key(r.names.placed()).Build()).AsStrMap()
+	if err != nil {
+		return nil, fmt.Errorf("read the slots of learned placements: %w", err)
+	}
+	if len(fields) == 0 || len(clock) != 2 {
+		return nil, nil
+	}
+	seconds, err := strconv.ParseInt(clock[0], 10, 64)
+	micros, err2 := strconv.ParseInt(clock[1], 10, 64)
+	if err != nil || err2 != nil {
+		return nil, fmt.Errorf("read the server's clock: %q is none", clock)
+	}
+	// The answer is used until the next look. Slots that end before it do not count any more.
+	until := time.Unix(seconds, micros*1000).Add(r.config.Lease / beatsPerLease)
+	return slotsThatCount(fields, until.UnixMilli()/periodOf(r.parts.LearnedTTL).Milliseconds()), nil
+}
+
+// slotsThatCount returns the slots among the fields of the hash that count in a period.
+func slotsThatCount(fields map[string]string, period int64) *placedSlots {
+	p := &placedSlots{epoch: fields["epoch"], slots: map[string]uint32{}}
+	for field, value := range fields {
+		of, _, more := strings.Cut(field, " ")
+		at, err := strconv.ParseInt(of, 10, 64)
+		slot, err2 := strconv.ParseUint(value, 10, 32)
+		if more && err == nil && err2 == nil && at > period-periods && at <= period && slot > 0 && slot <= uint64(maxSlot) && len(p.slots) < maxHolders {
+			p.slots[field] = uint32(slot)
+		}
+	}
+	return p
+}
+
+// learnedTable makes the table of learned placements. Only holders whose caches nobody follows have some.
+func (r *Reader) learnedTable(snap *fleet.Snapshot, places map[string]*fleet.Worker, p *placedSlots) *table {
+	r.counts.placementHolders.Store(0)
+	if p == nil || len(p.slots) == 0 {
+		return nil
+	}
+	t := &table{names: names{prefix: r.names.prefix, epoch: p.epoch, kind: 'l'}, bySlot: map[uint32]int{}}
+	seats := map[string]int{} // by holder
+	for field, slot := range p.slots {
+		_, holder, _ := strings.Cut(field, " ")
+		at, known := seats[holder]
+		if !known {
+			at = -1
+			if s, ok := r.learnedSeat(snap, places, holder); ok {
+				at = len(t.seats)
+				t.seats = append(t.seats, s)
+			}
+			seats[holder] = at
+		}
+		if _, twice := t.bySlot[slot]; twice {
+			at = -1
+		}
+		t.bySlot[slot] = at
+	}
+	r.counts.placementHolders.Store(int64(len(t.seats)))
+	if len(t.seats) == 0 {
+		return nil
+	}
+	return t
+}
+
+// learnedSeat returns the seat of a holder of learned placements; ok is false if there are none to use.
+func (r *Reader) learnedSeat(snap *fleet.Snapshot, places map[string]*fleet.Worker, holder string) (s seat, ok bool) {
+	parts := strings.SplitN(holder, " ", 4)
+	if len(parts) != 4 {
+		return seat{}, false
+	}
+	rank, err := strconv.Atoi(parts[0])
+	size, err2 := strconv.Atoi(parts[1])
+	w := places[parts[3]]
+	if err != nil || err2 != nil || size < 1 || size > block.MaxSize || w == nil {
+		return seat{}, false
+	}
+	h, ok := w.Rank(rank)
+	if !ok {
+		return seat{}, false
+	}
+	if level, _ := snap.Trust(h); level != fleet.TrustApproximate {
+		return seat{}, false
+	}
+	full := []kvindex.GroupStats{{Attention: block.AttentionFull}}
+	return seat{holder: h, blockSize: size, algorithm: parts[2], measure: kvindex.NewMeasure(size, full, false, false)}, true
+}
+
+// look looks a prompt up in what writers wrote, and in the learned placements if there are some.
+func (r *Reader) look(ctx context.Context, l *lookup, client valkey.Client, t *table, q *warmpath.Lookup) error {
+	if len(t.seats) > 0 {
+		if err := l.run(ctx, r, client, t, q); err != nil {
+			return err
+		}
+	}
+	if t.learned == nil {
+		return nil
+	}
+	followed := len(q.Matches)
+	if err := l.run(ctx, r, client, t.learned, q); err != nil {
+		return err
+	}
+	// Of two matches of a holder the longer one counts.
+	slices.SortStableFunc(q.Matches, func(a, b kvindex.Match) int {
+		if a.Holder != b.Holder {
+			return int(a.Holder) - int(b.Holder)
+		}
+		return int(b.Blocks) - int(a.Blocks)
+	})
+	if followed > 0 {
+		q.Matches = slices.CompactFunc(q.Matches, func(a, b kvindex.Match) bool { return a.Holder == b.Holder })
+	}
+	return nil
+}

@@ -1,0 +1,325 @@
+package sharedindex
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/valkey-io/valkey-go"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/network"
+)
+
+// PlacementsParts are what Placements need besides the configuration. All are required, except Network.
+type PlacementsParts struct {
+	Fleet     *fleet.Fleet
+	Algorithm block.Algorithm // of the blocks' keys
+	TTL       time.Duration   // how long a prompt counts after it was sent
+	Log       *slog.Logger
+	Network   network.Network // nil means the machine's
+}
+
+// Placements writes learned placements into the shared index: the prompts of requests at workers without events. It is
+// an observer of the router's requests. A prompt is written when its first token has come, so that it is in the
+// worker's cache. [Reader] finds it, in this router and in all others.
+//
+// All routers write under the same slots, which live at the server: a learned placement outlives the router that
+// learned it. A slot is a holder in one period, a quarter of the TTL by the server's clock. It counts until the third
+// period after it ends. So a placement counts for three quarters of the TTL at least, and for the TTL at most, although
+// other placements keep its record alive.
+//
+// The methods of the observer may be called concurrently. They never wait for the server.
+type Placements struct {
+	config Config
+	parts  PlacementsParts
+	names  names
+	counts placementCounts
+	wake   chan struct{}
+
+	mu      sync.Mutex        // guards the fields below
+	sending map[uint64]placed // requests without a first token
+	keys    int               // keys of sending and of waiting
+	waiting []placed
+
+	// The fields below belong to Run's goroutine.
+	problem string
+	seen    map[string]uint64 // the incarnations of workers
+}
+
+type placementCounts struct{ written, dropped atomic.Int64 }
+
+// placed is one prompt that was sent to a holder.
+type placed struct {
+	worker string
+	rank   int
+	size   int // tokens of a block
+	keys   []block.Key
+}
+
+const (
+	// maxPlaced and maxPlacedKeys bound the placements in memory: 64 MiB of keys.
+	maxPlaced     = 1 << 16
+	maxPlacedKeys = 1 << 23
+	// placedPerWrite bounds the prompts of one write.
+	placedPerWrite = 64
+	// maxAbsent is about how many workers that left are remembered: they may come back as another process.
+	maxAbsent = 1024
+	// periods is how many periods are in the TTL.
+	periods = 4
+)
+
+// NewPlacements returns Placements. It connects to nothing before Run.
+func NewPlacements(cfg Config, parts PlacementsParts) *Placements {
+	return &Placements{config: cfg, parts: parts, names: names{prefix: cfg.Prefix, kind: 'l'}, wake: make(chan struct{}, 1),
+		sending: map[uint64]placed{}, seen: map[string]uint64{}}
+}
+
+// Stats returns the figures of learned placements.
+func (p *Placements) Stats() Stats {
+	return Stats{PlacementsWritten: p.counts.written.Load(), PlacementsDropped: p.counts.dropped.Load()}
+}
+
+// Placed is a method of warmpath.Observer.
+func (p *Placements) Placed(d *warmpath.Decision) {
+	if d.FromText || d.Candidates[d.Chosen].Trust != fleet.TrustApproximate {
+		return
+	}
+	var pl warmpath.Placement
+	d.Placement(&pl)
+	keys := pl.Keys
+	if pl.Ahead > 0 {
+		keys = pl.AheadKeys
+	}
+	if len(keys) == 0 {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.sending)+len(p.waiting) >= maxPlaced || p.keys+len(keys) > maxPlacedKeys {
+		p.counts.dropped.Add(1)
+		return
+	}
+	p.keys += len(keys)
+	p.sending[pl.ID] = placed{pl.URL, pl.Rank, pl.BlockSize, keys}
+}
+
+// PrefillCompleted is a method of warmpath.Observer.
+func (p *Placements) PrefillCompleted(id uint64) { p.sent(id, true) }
+
+// Freed is a method of warmpath.Observer.
+func (p *Placements) Freed(id uint64, e warmpath.Ending) {
+	p.sent(id, !e.Unsent && e.Outcome == fleet.OutcomeServed)
+}
+
+// sent lets a prompt be written, or forgets it if it is not in the worker's cache.
+func (p *Placements) sent(id uint64, cached bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	one, ok := p.sending[id]
+	if !ok {
+		return
+	}
+	delete(p.sending, id)
+	if !cached {
+		p.keys -= len(one.keys)
+		return
+	}
+	p.waiting = append(p.waiting, one)
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take returns prompts to write, at most placedPerWrite.
+func (p *Placements) take() []placed {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := min(len(p.waiting), placedPerWrite)
+	some := p.waiting[:n:n]
+	for _, one := range some {
+		p.keys -= len(one.keys)
+	}
+	if p.waiting = p.waiting[n:]; len(p.waiting) == 0 {
+		p.waiting = nil
+	}
+	return some
+}
+
+// Run writes until ctx ends. While the server does not answer, it drops what comes. It returns nil.
+func (p *Placements) Run(ctx context.Context) error {
+	for wait := firstRetry; ctx.Err() == nil; wait = min(2*wait, lastRetry) {
+		began := time.Now()
+		err := p.session(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		if time.Since(began) > lastRetry {
+			wait = firstRetry
+		}
+		if text := problemOf(err); text != p.problem {
+			p.problem = text
+			p.parts.Log.Warn("learned placements are not shared, trying again", "server", p.config.Address(), "error", text)
+		}
+		for late := time.After(wait); late != nil; {
+			select {
+			case <-late:
+				late = nil
+			case <-p.wake:
+				p.drop()
+			case <-ctx.Done():
+				late = nil
+			}
+		}
+	}
+	return nil
+}
+
+// drop forgets what waits: it is not worth much later.
+func (p *Placements) drop() {
+	for some := p.take(); len(some) > 0; some = p.take() {
+		p.counts.dropped.Add(int64(len(some)))
+	}
+}
+
+func (p *Placements) session(ctx context.Context) error {
+	o, err := p.config.options(p.parts.Network)
+	if err != nil {
+		return err
+	}
+	o.PipelineMultiplex = -1
+	if p.config.Cluster {
+		o.PipelineMultiplex = 0
+	}
+	o.ConnWriteTimeout = writeTimeout
+	client, err := valkey.NewClient(o)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	scripts, err := loadScripts(ctx, client)
+	if err != nil {
+		return err
+	}
+	tick := time.NewTicker(p.config.Lease / beatsPerLease)
+	defer tick.Stop()
+	for {
+		if err := p.forgetRestarted(ctx, client, scripts); err != nil {
+			return err
+		}
+		for some := p.take(); len(some) > 0; some = p.take() {
+			if err := p.write(ctx, client, scripts, some); err != nil {
+				p.counts.dropped.Add(int64(len(some)))
+				return err
+			}
+			p.counts.written.Add(int64(len(some)))
+			p.problem = ""
+		}
+		select {
+		case <-p.wake:
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// forgetRestarted takes the slots of workers away that began anew, with an empty cache. The next prompts of such a
+// worker get a new slot.
+func (p *Placements) forgetRestarted(ctx context.Context, client valkey.Client, scripts map[string]string) error {
+	snap := p.parts.Fleet.Snapshot()
+	for _, w := range snap.Workers() {
+		before, known := p.seen[w.URL]
+		if known && before != w.Incarnation {
+			if err := p.call(ctx, client, scripts[forgetPlacedScript], w.URL).Error(); err != nil {
+				return fmt.Errorf("forget the placements at a worker that began anew: %w", err)
+			}
+		}
+		p.seen[w.URL] = w.Incarnation
+	}
+	if len(p.seen) > 2*len(snap.Workers())+maxAbsent {
+		present := map[string]uint64{}
+		for _, w := range snap.Workers() {
+			present[w.URL] = w.Incarnation
+		}
+		p.seen = present
+	}
+	return nil
+}
+
+// call calls a script about the slots of learned placements.
+func (p *Placements) call(ctx context.Context, client valkey.Client, script string, args ...string) valkey.ValkeyResult {
+	return client.Do(ctx, client.B().Evalsha().Sha1(script).Numkeys(1).Key(p.names.placed()).Arg(args...).Build())
+}
+
+// write writes some prompts under the slots of the present period.
+func (p *Placements) write(ctx context.Context, client valkey.Client, scripts map[string]string, some []placed) error {
+	epoch, floor, slots, err := p.slots(ctx, client, scripts[placedScript], some)
+	if err != nil {
+		return err
+	}
+	n := names{prefix: p.names.prefix, kind: p.names.kind, epoch: epoch}
+	ttl := strconv.FormatInt(p.parts.TTL.Milliseconds(), 10)
+	var cmds valkey.Commands
+	for i, one := range some {
+		for from := 0; from < len(one.keys); from += rowLength {
+			o := op{slot: slots[i], add: true, n: uint8(min(len(one.keys)-from, rowLength))}
+			copy(o.keys[:], one.keys[from:])
+			keys := o.appendNames(nil, n)
+			cmds = append(cmds, client.B().Evalsha().Sha1(scripts[applyScript]).Numkeys(int64(len(keys))).Key(keys...).Arg(ttl, floor, o.argument()).Build())
+		}
+	}
+	for _, r := range client.DoMulti(ctx, cmds...) {
+		if err := r.Error(); err != nil {
+			return fmt.Errorf("write learned placements: %w", err)
+		}
+	}
+	return nil
+}
+
+// slots returns the slot of each prompt's holder in the present period, the epoch of these slots, and the lowest slot
+// that counts, as scripts take it.
+func (p *Placements) slots(ctx context.Context, client valkey.Client, script string, some []placed) (epoch, floor string, slots []uint32, err error) {
+	var fresh [epochBytes]byte
+	rand.Read(fresh[:]) // never fails
+	args := []string{string(fresh[:]), strconv.FormatUint(uint64(maxSlot), 10), strconv.FormatInt(periodOf(p.parts.TTL).Milliseconds(), 10), strconv.Itoa(periods)}
+	for _, one := range some {
+		args = append(args, placedHolder(one.worker, one.rank, one.size, p.parts.Algorithm))
+	}
+	answer, err := p.call(ctx, client, script, args...).ToArray()
+	if err != nil {
+		return "", "", nil, fmt.Errorf("get slots for learned placements: %w", err)
+	}
+	if len(answer) != 2+len(some) {
+		return "", "", nil, fmt.Errorf("get slots for learned placements: %d values instead of %d", len(answer), 2+len(some))
+	}
+	if epoch, err = answer[0].ToString(); err != nil || len(epoch) != epochBytes {
+		return "", "", nil, fmt.Errorf("get slots: %q is not of this program: delete it", p.names.placed())
+	}
+	for _, a := range answer[1:] {
+		slot, err := a.AsInt64()
+		if err != nil || slot < 0 || slot > int64(maxSlot) {
+			return "", "", nil, fmt.Errorf("get slots: %q is not of this program: delete it", p.names.placed())
+		}
+		slots = append(slots, uint32(slot))
+	}
+	f := slots[0]
+	return epoch, string([]byte{byte(f >> 16), byte(f >> 8), byte(f)}), slots[1:], nil
+}
+
+// periodOf returns the length of a period.
+func periodOf(ttl time.Duration) time.Duration { return max(ttl/periods, time.Millisecond) }
+
+// placedHolder names a holder of learned placements at the server. Each field is as it is in a description. The URL
+// comes last, because it may have any character.
+func placedHolder(worker string, rank, size int, a block.Algorithm) string {
+	return fmt.Sprintf("%d %d %s %s", rank, size, a, worker)
+}
