@@ -16,7 +16,7 @@ type description struct {
 	Version int `json:"version"`
 	// Serial grows with each sign of life. So a writer finds that the server has gone back to an older description.
 	Serial  uint64        `json:"serial"`
-	Epoch   []byte        `json:"epoch"` // of the slots of Holders
+	Series  []byte        `json:"series"` // of the slots of Holders
 	Holders []holderEntry `json:"holders"`
 }
 

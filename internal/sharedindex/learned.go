@@ -18,8 +18,8 @@ import (
 
 // placedSlots are the slots of learned placements that count.
 type placedSlots struct {
-	epoch string
-	slots map[string]uint32 // by "PERIOD HOLDER", see placedHolder
+	series string
+	slots  map[string]uint32 // by "PERIOD HOLDER", see placedHolder
 }
 
 // readPlaced reads the slots of learned placements; nil: there are none.
@@ -52,7 +52,7 @@ func (r *Reader) readPlaced(ctx context.Context, client valkey.Client) (*placedS
 
 // slotsThatCount returns the slots among the fields of the hash that count in a period.
 func slotsThatCount(fields map[string]string, period int64) *placedSlots {
-	p := &placedSlots{epoch: fields["epoch"], slots: map[string]uint32{}}
+	p := &placedSlots{series: fields["series"], slots: map[string]uint32{}}
 	for field, value := range fields {
 		of, _, more := strings.Cut(field, " ")
 		at, err := strconv.ParseInt(of, 10, 64)
@@ -70,7 +70,7 @@ func (r *Reader) learnedTable(snap *fleet.Snapshot, places map[string]*fleet.Wor
 	if p == nil || len(p.slots) == 0 {
 		return nil
 	}
-	t := &table{names: names{prefix: r.names.prefix, epoch: p.epoch, kind: 'l'}, bySlot: map[uint32]int{}}
+	t := &table{names: names{prefix: r.names.prefix, series: p.series, kind: 'l'}, bySlot: map[uint32]int{}}
 	seats := map[string]int{} // by holder
 	for field, slot := range p.slots {
 		_, holder, _ := strings.Cut(field, " ")

@@ -262,11 +262,11 @@ func (p *Placements) call(ctx context.Context, client valkey.Client, script stri
 
 // write writes some prompts under the slots of the present period.
 func (p *Placements) write(ctx context.Context, client valkey.Client, scripts map[string]string, some []placed) error {
-	epoch, floor, slots, err := p.slots(ctx, client, scripts[placedScript], some)
+	series, floor, slots, err := p.slots(ctx, client, scripts[placedScript], some)
 	if err != nil {
 		return err
 	}
-	n := names{prefix: p.names.prefix, kind: p.names.kind, epoch: epoch}
+	n := names{prefix: p.names.prefix, kind: p.names.kind, series: series}
 	ttl := strconv.FormatInt(p.parts.TTL.Milliseconds(), 10)
 	var cmds valkey.Commands
 	for i, one := range some {
@@ -285,10 +285,10 @@ func (p *Placements) write(ctx context.Context, client valkey.Client, scripts ma
 	return nil
 }
 
-// slots returns the slot of each prompt's holder in the present period, the epoch of these slots, and the lowest slot
+// slots returns the slot of each prompt's holder in the present period, the series of these slots, and the lowest slot
 // that counts, as scripts take it.
-func (p *Placements) slots(ctx context.Context, client valkey.Client, script string, some []placed) (epoch, floor string, slots []uint32, err error) {
-	var fresh [epochBytes]byte
+func (p *Placements) slots(ctx context.Context, client valkey.Client, script string, some []placed) (series, floor string, slots []uint32, err error) {
+	var fresh [seriesBytes]byte
 	rand.Read(fresh[:]) // never fails
 	args := []string{string(fresh[:]), strconv.FormatUint(uint64(maxSlot), 10), strconv.FormatInt(periodOf(p.parts.TTL).Milliseconds(), 10), strconv.Itoa(periods)}
 	for _, one := range some {
@@ -301,7 +301,7 @@ func (p *Placements) slots(ctx context.Context, client valkey.Client, script str
 	if len(answer) != 2+len(some) {
 		return "", "", nil, fmt.Errorf("get slots for learned placements: %d values instead of %d", len(answer), 2+len(some))
 	}
-	if epoch, err = answer[0].ToString(); err != nil || len(epoch) != epochBytes {
+	if series, err = answer[0].ToString(); err != nil || len(series) != seriesBytes {
 		return "", "", nil, fmt.Errorf("get slots: %q is not of this program: delete it", p.names.placed())
 	}
 	for _, a := range answer[1:] {
@@ -312,7 +312,7 @@ func (p *Placements) slots(ctx context.Context, client valkey.Client, script str
 		slots = append(slots, uint32(slot))
 	}
 	f := slots[0]
-	return epoch, string([]byte{byte(f >> 16), byte(f >> 8), byte(f)}), slots[1:], nil
+	return series, string([]byte{byte(f >> 16), byte(f >> 8), byte(f)}), slots[1:], nil
 }
 
 // periodOf returns the length of a period.

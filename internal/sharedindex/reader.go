@@ -246,10 +246,10 @@ func (r *Reader) follow(ctx context.Context, client valkey.Client) error {
 	if err != nil {
 		return err
 	}
-	// The epoch is read after the descriptions: those of an older epoch, which will be replaced soon, do not count.
-	epoch, err := client.Do(ctx, client.B().Hget().Key(r.names.slots()).Field("epoch").Build()).ToString()
+	// The series is read after the descriptions: those of an older series, which will be replaced soon, do not count.
+	series, err := client.Do(ctx, client.B().Hget().Key(r.names.slots()).Field("series").Build()).ToString()
 	if err != nil && !valkey.IsValkeyNil(err) {
-		return fmt.Errorf("read the epoch: %w", err)
+		return fmt.Errorf("read the series: %w", err)
 	}
 	var all []*description
 	for _, id := range slices.Sorted(maps.Keys(texts)) {
@@ -259,7 +259,7 @@ func (r *Reader) follow(ctx context.Context, client valkey.Client) error {
 			r.complain(err)
 			continue
 		}
-		if string(d.Epoch) == epoch {
+		if string(d.Series) == series {
 			all = append(all, d)
 		}
 	}
@@ -267,7 +267,7 @@ func (r *Reader) follow(ctx context.Context, client valkey.Client) error {
 	if err != nil {
 		return err
 	}
-	r.use(epoch, all, learned)
+	r.use(series, all, learned)
 	return nil
 }
 
@@ -282,7 +282,7 @@ func (r *Reader) complain(err error) {
 
 // use makes a new table. If several writers describe a holder, it uses the one that knows it best, and of equal ones
 // the one with the lower slot, so that the choice does not change without need.
-func (r *Reader) use(epoch string, all []*description, learned *placedSlots) {
+func (r *Reader) use(series string, all []*description, learned *placedSlots) {
 	best, entries := map[fleet.Holder]*holderEntry{}, 0
 	snap := r.parts.Fleet.Snapshot()
 	places := map[string]*fleet.Worker{}
@@ -308,7 +308,7 @@ func (r *Reader) use(epoch string, all []*description, learned *placedSlots) {
 			}
 		}
 	}
-	t := &table{names: names{prefix: r.names.prefix, epoch: epoch}, bySlot: map[uint32]int{}}
+	t := &table{names: names{prefix: r.names.prefix, series: series}, bySlot: map[uint32]int{}}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	maps.DeleteFunc(r.trusted, func(h fleet.Holder, _ opinion) bool { return snap.Worker(h) == nil })

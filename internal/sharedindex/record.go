@@ -70,31 +70,31 @@ func mark(k block.Key) string {
 	return string(binary.BigEndian.AppendUint32(nil, uint32(k)))
 }
 
-// maxSlot is the greatest slot of an epoch: see [names]. It is a variable for tests.
+// maxSlot is the greatest slot of a series: see [names]. It is a variable for tests.
 var maxSlot uint32 = 1<<24 - 1
 
-// names makes the names of the server's keys. Names of records have the epoch in which their entries' slots were given
-// out. An epoch is some random bytes, which the server keeps beside the counter of slots. A server that lost the
-// counter, or has no slot left, begins a new epoch. So a slot never means two holders, however often it is given out,
-// and however late a reader or a writer hears of the new epoch: it reads and writes other records.
+// names makes the names of the server's keys. Names of records have the series in which their entries' slots were given
+// out. A series is some random bytes, which the server keeps beside the counter of slots. A server that lost the
+// counter, or has no slot left, begins a new series. So a slot never means two holders, however often it is given out,
+// and however late a reader or a writer hears of the new series: it reads and writes other records.
 type names struct {
-	prefix, epoch string
-	kind          byte // of the records: 'l' for learned placements, and otherwise 'b'; 0 is 'b'
+	prefix, series string
+	kind           byte // of the records: 'l' for learned placements, and otherwise 'b'; 0 is 'b'
 }
 
-// epochBytes is the length of an epoch. An epoch lasts for as long as there are writers, and ends when the server was
-// emptied, so four bytes never meet the same epoch again before its records have ended.
-const epochBytes = 4
+// seriesBytes is the length of the name of a series. A new series begins when the server was emptied or 2^24 slots are
+// used up. That is so rare that four random bytes do not name two series that have records at the same time.
+const seriesBytes = 4
 
 // record returns the name of a record. first is the key of the first block of the record's row. All records of a row
 // have the same hash tag, so that they are at the same server of a cluster: 12 bits of first.
 func (n names) record(first, key block.Key) string {
-	name := make([]byte, 0, len(n.prefix)+len("b{xx}")+epochBytes+8)
+	name := make([]byte, 0, len(n.prefix)+len("b{xx}")+seriesBytes+8)
 	name = append(name, n.prefix...)
 	name = append(name, cmp.Or(n.kind, 'b'), '{')
 	name = append(name, tag(first)...)
 	name = append(name, '}')
-	name = append(name, n.epoch...)
+	name = append(name, n.series...)
 	return string(binary.BigEndian.AppendUint64(name, uint64(key)))
 }
 
@@ -104,7 +104,7 @@ func tag(first block.Key) string {
 	return string([]byte{letters[first>>58], letters[first>>52&63]})
 }
 
-// slots is the name of a hash with the present epoch and the last slot that was given out in it.
+// slots is the name of a hash with the present series and the last slot that was given out in it.
 func (n names) slots() string { return n.prefix + "slots" }
 
 // placed is the name of a hash with the slots of learned placements.

@@ -53,13 +53,13 @@ func FuzzDescription(f *testing.F) {
 }
 
 func TestRecordsOfARowAreAtOneShard(t *testing.T) {
-	n := names{prefix: "p:", epoch: "\x00\n}{"}
+	n := names{prefix: "p:", series: "\x00\n}{"}
 	for range 1000 {
 		first, key := block.Key(rand.Uint64()), block.Key(rand.Uint64())
 		name := n.record(first, key)
 		head, rest, _ := strings.Cut(name, "{")
 		hash, _, ok := strings.Cut(rest, "}")
-		if head != "p:b" || !ok || len(hash) != 2 || hash != tag(first) || len(name) != len("p:b{xx}")+epochBytes+8 {
+		if head != "p:b" || !ok || len(hash) != 2 || hash != tag(first) || len(name) != len("p:b{xx}")+seriesBytes+8 {
 			t.Fatalf("%q", name)
 		}
 	}

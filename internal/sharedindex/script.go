@@ -139,34 +139,34 @@ redis.call('ZADD', KEYS[1], ARGV[2], ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. ARGV[3])
 return redis.call('PEXPIRE', KEYS[1], ARGV[4])`
 
-// slotsScript gives out ARGV[1] slots, and returns the epoch and the last slot. ARGV[2] is the name of a new epoch. It
+// slotsScript gives out ARGV[1] slots, and returns the series and the last slot. ARGV[2] is the name of a new series. It
 // begins if the server has none, or if the present one has less slots than are needed: ARGV[3] is the greatest. The
-// epoch ends after ARGV[4] milliseconds without a writer: then no entry of it is left.
+// series ends after ARGV[4] milliseconds without a writer: then no entry of it is left.
 const slotsScript = `#!lua flags=allow-oom
-local epoch, last = unpack(redis.call('HMGET', KEYS[1], 'epoch', 'last'))
+local series, last = unpack(redis.call('HMGET', KEYS[1], 'series', 'last'))
 last = tonumber(last or nil)
-if not epoch or not last or last + ARGV[1] > tonumber(ARGV[3]) then
-  epoch, last = ARGV[2], 0
+if not series or not last or last + ARGV[1] > tonumber(ARGV[3]) then
+  series, last = ARGV[2], 0
   redis.call('DEL', KEYS[1])
 end
 last = last + ARGV[1]
-redis.call('HSET', KEYS[1], 'epoch', epoch, 'last', string.format('%d', last))
+redis.call('HSET', KEYS[1], 'series', series, 'last', string.format('%d', last))
 redis.call('PEXPIRE', KEYS[1], ARGV[4])
-return {epoch, last}`
+return {series, last}`
 
-// placedScript returns the epoch of the slots of learned placements, the lowest slot that counts, and the slot of each
+// placedScript returns the series of the slots of learned placements, the lowest slot that counts, and the slot of each
 // holder in the present period. The hash has a field "PERIOD HOLDER" with the slot of each holder in each period that
-// counts. ARGV[1] is the name of a new epoch, ARGV[2] the greatest slot, ARGV[3] the length of a period in
+// counts. ARGV[1] is the name of a new series, ARGV[2] the greatest slot, ARGV[3] the length of a period in
 // milliseconds, ARGV[4] the periods that count, and the further arguments are holders.
 const placedScript = `
 local hash, now = KEYS[1], redis.call('TIME')
 local period = math.floor((now[1] * 1000 + math.floor(now[2] / 1000)) / ARGV[3])
-local epoch, last, swept, floor = unpack(redis.call('HMGET', hash, 'epoch', 'last', 'swept', 'floor'))
+local series, last, swept, floor = unpack(redis.call('HMGET', hash, 'series', 'last', 'swept', 'floor'))
 last, swept, floor = tonumber(last or nil), tonumber(swept or nil), tonumber(floor or nil)
-if not epoch or not last or not floor or last + #ARGV > tonumber(ARGV[2]) then
+if not series or not last or not floor or last + #ARGV > tonumber(ARGV[2]) then
   redis.call('DEL', hash)
-  epoch, last, swept, floor = ARGV[1], 0, period, 1
-  redis.call('HSET', hash, 'epoch', epoch, 'swept', string.format('%d', period))
+  series, last, swept, floor = ARGV[1], 0, period, 1
+  redis.call('HSET', hash, 'series', series, 'swept', string.format('%d', period))
 end
 if swept ~= period then
   floor = last + 1
@@ -181,7 +181,7 @@ if swept ~= period then
   end
   redis.call('HSET', hash, 'swept', string.format('%d', period))
 end
-local out = {epoch, floor}
+local out = {series, floor}
 for a = 5, #ARGV do
   local field = string.format('%d ', period) .. ARGV[a]
   local slot = tonumber(redis.call('HGET', hash, field) or nil)

@@ -50,7 +50,7 @@ type Writer struct {
 	serial  uint64
 	sent    string    // the last description at the server; "": none in this session
 	beat    time.Time // when it was sent
-	counted time.Time // when the epoch was looked at
+	counted time.Time // when the series was looked at
 	again   time.Time // when all entries are written again
 	listed  time.Time // when the other writers were looked at
 	retried time.Time // when blocks that the server refused were told again
@@ -175,9 +175,9 @@ func (w *Writer) begin(ctx context.Context, client valkey.Client) (err error) {
 	w.sent, w.again, w.listed = "", time.Now().Add(w.config.TTL/2), time.Time{}
 	w.mirror.retireAll()
 	w.mirror.takeRetired()
-	w.dead, w.floor = nil, floor{} // they are those of an epoch
+	w.dead, w.floor = nil, floor{} // they are those of a series
 	w.counts.sessions.Add(1)
-	if w.names.epoch, _, err = w.slots(ctx, client, 0); err != nil {
+	if w.names.series, _, err = w.slots(ctx, client, 0); err != nil {
 		return err
 	}
 	w.counted = time.Now()
@@ -270,17 +270,17 @@ func (w *Writer) assign(ctx context.Context, client valkey.Client, now time.Time
 	return w.describe(ctx, client, now)
 }
 
-// errEpoch means that the slots of this session count no more.
-var errEpoch = errors.New("the server counts slots anew: it was emptied, or there were none left")
+// errSeries means that the slots of this session count no more.
+var errSeries = errors.New("the server counts slots anew: it was emptied, or there were none left")
 
-// take gets n slots from the server and gives them to holders. With n = 0 it only looks whether the epoch goes on.
+// take gets n slots from the server and gives them to holders. With n = 0 it only looks whether the series goes on.
 func (w *Writer) take(ctx context.Context, client valkey.Client, n int) error {
-	epoch, last, err := w.slots(ctx, client, n)
+	series, last, err := w.slots(ctx, client, n)
 	if err != nil {
 		return err
 	}
-	if epoch != w.names.epoch {
-		return errEpoch
+	if series != w.names.series {
+		return errSeries
 	}
 	if n > 0 {
 		w.mirror.assign(last-uint32(n)+1, n)
@@ -288,9 +288,9 @@ func (w *Writer) take(ctx context.Context, client valkey.Client, n int) error {
 	return nil
 }
 
-// slots gets n slots from the server: the present epoch, and the last one of the slots.
-func (w *Writer) slots(ctx context.Context, client valkey.Client, n int) (epoch string, last uint32, err error) {
-	var fresh [epochBytes]byte
+// slots gets n slots from the server: the present series, and the last one of the slots.
+func (w *Writer) slots(ctx context.Context, client valkey.Client, n int) (series string, last uint32, err error) {
+	var fresh [seriesBytes]byte
 	rand.Read(fresh[:]) // never fails
 	answer, err := w.call(ctx, client, slotsScript, []string{w.names.slots()}, strconv.Itoa(n), string(fresh[:]),
 		strconv.FormatUint(uint64(maxSlot), 10), strconv.FormatInt(w.config.TTL.Milliseconds(), 10)).ToArray()
@@ -300,7 +300,7 @@ func (w *Writer) slots(ctx context.Context, client valkey.Client, n int) (epoch 
 	if len(answer) == 2 {
 		name, err := answer[0].ToString()
 		at, err2 := answer[1].AsInt64()
-		if err == nil && err2 == nil && len(name) == epochBytes && at >= int64(n) && at <= int64(maxSlot) {
+		if err == nil && err2 == nil && len(name) == seriesBytes && at >= int64(n) && at <= int64(maxSlot) {
 			return name, uint32(at), nil
 		}
 	}
@@ -310,7 +310,7 @@ func (w *Writer) slots(ctx context.Context, client valkey.Client, n int) (epoch 
 // describe writes the writer's description, which is also its sign of life.
 func (w *Writer) describe(ctx context.Context, client valkey.Client, now time.Time) error {
 	w.serial++
-	d := description{Version: descriptionVersion, Serial: w.serial, Epoch: []byte(w.names.epoch), Holders: w.entries()}
+	d := description{Version: descriptionVersion, Serial: w.serial, Series: []byte(w.names.series), Holders: w.entries()}
 	w.counts.holders.Store(int64(len(d.Holders)))
 	text, err := json.Marshal(&d)
 	if err != nil {
@@ -392,7 +392,7 @@ func (w *Writer) lookAround(ctx context.Context, client valkey.Client, now time.
 		if err != nil {
 			return nil // another version: its slots are not known
 		}
-		if string(d.Epoch) != w.names.epoch {
+		if string(d.Series) != w.names.series {
 			continue
 		}
 		for i := range d.Holders {

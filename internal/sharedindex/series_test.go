@@ -13,7 +13,7 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// The server has slots for a few times that a holder is forgotten. Then it begins a new epoch, and both writers write
+// The server has slots for a few times that a holder is forgotten. Then it begins a new series, and both writers write
 // everything anew.
 func TestSlotsNeverRunOut(t *testing.T) {
 	onEach(t, func(t *testing.T, s *testenv.ValkeyServer) {
@@ -85,7 +85,7 @@ func TestAServerThatWasEmptiedConfusesNoHolders(t *testing.T) {
 			t.Errorf("a writer that is late changed the claims to %v", m)
 		}
 		if _, err := one.writer.step(t.Context(), one.bench.client); err == nil {
-			t.Error("a writer goes on in an epoch that ended")
+			t.Error("a writer goes on in a series that ended")
 		}
 	})
 }
@@ -95,7 +95,7 @@ func TestASlotThatWasGivenTwiceCountsForNobody(t *testing.T) {
 	one.index.Store(0, prompt)
 	one.settle()
 	slot := one.writer.mirror.copies()[0].slot
-	text, err := json.Marshal(description{Version: descriptionVersion, Epoch: []byte(one.writer.names.epoch), Holders: []holderEntry{
+	text, err := json.Marshal(description{Version: descriptionVersion, Series: []byte(one.writer.names.series), Holders: []holderEntry{
 		{URL: "http://worker-1", Slot: slot, Trust: "exact", BlockSize: 16, Algorithm: block.XXH3.String()},
 	}})
 	if err != nil {
