@@ -137,6 +137,10 @@ func (feed *Feed) Offer(c *Checkpoint) error {
 	if f := feed.at(Place{c.Worker, c.Rank}); f != nil {
 		return feed.give(f, c)
 	}
+	if err := feed.misfit(c); err != nil {
+		feed.warm.counters.unfit.Add(1)
+		return err
+	}
 	feed.mu.Lock()
 	full := len(feed.offered) >= maxOffered
 	if !full {
@@ -147,8 +151,29 @@ func (feed *Feed) Offer(c *Checkpoint) error {
 		feed.warm.counters.unfit.Add(1)
 		return fmt.Errorf("checkpoints of %d holders wait for their workers already", maxOffered)
 	}
+	if f := feed.at(Place{c.Worker, c.Rank}); f != nil { // its stream began meanwhile, and may have looked already
+		return feed.giveOffered(f)
+	}
 	feed.reconcileAgain()
 	return nil
+}
+
+// misfit returns why a checkpoint can not be of a worker that has joined, although its stream has not begun.
+func (feed *Feed) misfit(c *Checkpoint) error {
+	id, known := feed.fleet.Find(c.Worker)
+	w := feed.fleet.Snapshot().ByID(id)
+	if !known || w == nil {
+		return nil
+	}
+	h, ok := w.Rank(c.Rank)
+	if !ok {
+		return nil
+	}
+	if _, ok := feed.router.BlockKeys(h); !ok {
+		return nil // probes have not found what it serves
+	}
+	s := stream{router: feed.router, holder: h, engine: w.Facts.Engine, version: w.Facts.Version, ranks: w.Facts.Ranks}
+	return s.fits(c)
 }
 
 // Drop forgets the checkpoints of workers that have not joined.
@@ -178,17 +203,22 @@ func (feed *Feed) give(f *follower, c *Checkpoint) error {
 
 // useOffered gives a new stream the checkpoint that was offered for it.
 func (feed *Feed) useOffered(f *follower) {
+	if err := feed.giveOffered(f); err != nil && !errors.Is(err, errEarly) {
+		f.log.Warn("a checkpoint is not used", "why", err)
+	}
+}
+
+// giveOffered gives a stream the checkpoint that was offered for it, if nobody has done so.
+func (feed *Feed) giveOffered(f *follower) error {
 	at := place{f.url, f.rank}
 	feed.mu.Lock()
 	c := feed.offered[at]
 	delete(feed.offered, at)
 	feed.mu.Unlock()
 	if c == nil {
-		return
+		return nil
 	}
-	if err := feed.give(f, c); err != nil && !errors.Is(err, errEarly) {
-		f.log.Warn("a checkpoint is not used", "why", err)
-	}
+	return feed.give(f, c)
 }
 
 // asked says how often a checkpoint of a holder was asked for.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
 	"testing"
 
 	"github.com/warmpath/warmpath"
@@ -313,4 +314,40 @@ func one(b bool) (n int) {
 		n = 1
 	}
 	return n
+}
+
+// A stream that begins looks for its checkpoint, while the checkpoint is being offered.
+func TestACheckpointThatComesAsItsStreamBeginsIsUsed(t *testing.T) {
+	l := newLab(t, 1, true)
+	for range 20 {
+		l.publish()
+		l.send(l.a, false)
+	}
+	l.recover(l.a)
+	c, err := l.a.feed.Checkpoint(Place{workerURL, 0})
+	if err != nil {
+		t.Fatal(err)
+	}
+	feed := l.b.feed
+	f := feed.at(Place{workerURL, 0})
+	for range 3000 {
+		f.sequence = newSequence(feed.config.wire(1).withDefaults(), "tcp://127.0.0.1:2", f.stream)
+		feed.mu.Lock()
+		delete(feed.streams, f.holder)
+		feed.mu.Unlock()
+		var both sync.WaitGroup
+		both.Go(func() {
+			feed.insert(f)
+			feed.useOffered(f)
+		})
+		both.Go(func() {
+			if err := feed.Offer(c); err != nil {
+				t.Error(err)
+			}
+		})
+		both.Wait()
+		if f.sequence.resume == nil || len(feed.offered) != 0 {
+			t.Fatalf("the checkpoint is not used; %d wait", len(feed.offered))
+		}
+	}
 }

@@ -131,7 +131,9 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	events.Stream.Dial, events.Stream.Listen = network.Of(o.Network).Dial, network.Of(o.Network).Listen
 	a.kvfeed = kvfeed.New(a.router, events, o.Log)
 	a.indexes.fetch, a.events.fetch = a.router.IndexStats, a.kvfeed.Stats
-	a.useSnapshots(cfg)
+	if err := a.useSnapshots(cfg); err != nil {
+		return nil, err
+	}
 	a.telemetry = telemetry.New(cfg.Telemetry)
 	a.shared.report(a.telemetry)
 	a.journals[0] = a.telemetry.NewJournal("access", cfg.Telemetry.AccessLog, o.Log)

@@ -3,8 +3,8 @@ package app
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/warmpath/warmpath/internal/config"
@@ -15,16 +15,21 @@ import (
 
 // useSnapshots makes the parts that give the index to other routers and take it from them. It is called before the feed
 // runs.
-func (a *App) useSnapshots(cfg *config.Config) {
+func (a *App) useSnapshots(cfg *config.Config) error {
+	client, err := a.peerClient(cfg.Index.TLS)
+	if err != nil {
+		return fmt.Errorf("index.tls: %w", err)
+	}
 	a.giver = snapshot.NewGiver(a.kvfeed, a.options.Version, a.log)
 	key := cfg.Admin.Key
 	if a.options.IndexOnly { // its peers are index services
 		key = cfg.IndexService.Key
 	}
 	a.keeper = snapshot.NewKeeper(cfg.Index.WarmStart, snapshot.Parts{
-		Feed: a.kvfeed, Client: a.peerClient(cfg), Key: key, Name: rand.Text(), Version: a.options.Version,
+		Feed: a.kvfeed, Client: client, Key: key, Name: rand.Text(), Version: a.options.Version,
 		Room: cfg.Index.Bytes, Log: a.log, Others: a.otherAdmins(cfg),
 	})
+	return nil
 }
 
 // otherAdmins returns what finds the admin addresses of other routers in addition to index.peers; nil: nothing does.
@@ -53,22 +58,18 @@ func (a *App) keepIndex(ctx context.Context) error {
 }
 
 // peerClient returns the client for the admin listeners of other routers. It uses no proxy from the environment, and
-// follows no redirects: the admin key would go along. The files of index.tls count for index.peers, too.
-func (a *App) peerClient(cfg *config.Config) *http.Client {
-	peers := new(network.Peers)
-	var reached []*network.Peer
-	for _, url := range cfg.Index.WarmStart.Peers {
-		if p, err := network.ParsePeer(strings.TrimRight(url, "/"), network.PeerConfig{TLS: cfg.Index.TLS}); err == nil { // Validate has reported the error
-			reached = append(reached, p)
-		}
+// follows no redirects: the key would go along. The files of index.tls count for index.peers, too.
+func (a *App) peerClient(files network.PeerTLS) (*http.Client, error) {
+	secure, err := files.Client()
+	if err != nil {
+		return nil, err
 	}
-	peers.Replace(reached)
 	return &http.Client{
-		Transport: network.NewTransport(a.options.Network, peers, network.TransportConfig{
-			ConnectTimeout: time.Second, IdleTimeout: 10 * time.Second, IdlePerPeer: 1, Plain: true,
+		Transport: network.NewTransport(a.options.Network, nil, network.TransportConfig{
+			ConnectTimeout: time.Second, IdleTimeout: 10 * time.Second, IdlePerPeer: 1, Plain: true, TLS: secure,
 		}),
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
+	}, nil
 }
 
 // showSnapshots returns the counters of snapshots for the metrics.

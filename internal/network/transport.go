@@ -2,6 +2,7 @@ package network
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"net/http"
@@ -18,7 +19,8 @@ type TransportConfig struct {
 	HeaderTimeout  time.Duration
 	IdleTimeout    time.Duration
 	IdlePerPeer    int
-	Plain          bool // asks for no compressed answers
+	Plain          bool        // asks for no compressed answers
+	TLS            *tls.Config // for URLs that are in no table; nil means the machine's authorities
 }
 
 // Transport is an http.RoundTripper that reaches each peer as the peer's settings say. The URL of a request is the URL
@@ -37,6 +39,7 @@ type Transport struct {
 func NewTransport(n Network, peers *Peers, c TransportConfig) *Transport {
 	t := &Transport{network: n, peers: peers, config: c, of: map[*Peer]*http.Transport{}}
 	t.rest = t.base()
+	t.rest.TLSClientConfig = c.TLS
 	return t
 }
 

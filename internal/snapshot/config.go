@@ -30,6 +30,9 @@ type Config struct {
 	SnapshotInterval time.Duration `yaml:"snapshot_interval"`
 }
 
+// mostPeerTimeout is the greatest PeerTimeout: a billion blocks take 10 to 20 minutes.
+const mostPeerTimeout = 20 * time.Minute
+
 // DefaultConfig has no peers and no file.
 func DefaultConfig() Config {
 	return Config{Peers: []string{}, PeerTimeout: 5 * time.Second, SnapshotInterval: time.Minute}
@@ -44,8 +47,8 @@ func (c Config) Validate() error {
 			problems = append(problems, fmt.Errorf("peers[%d]: %.200q is not the admin address of a router, such as http://router-2:9090", i, p))
 		}
 	}
-	if c.PeerTimeout <= 0 || c.PeerTimeout > time.Minute {
-		problems = append(problems, fmt.Errorf("peer_timeout: %v is outside 0s..1m, 0 excluded", c.PeerTimeout))
+	if c.PeerTimeout <= 0 || c.PeerTimeout > mostPeerTimeout {
+		problems = append(problems, fmt.Errorf("peer_timeout: %v is outside 0s..%v, 0 excluded", c.PeerTimeout, mostPeerTimeout))
 	}
 	if c.SnapshotInterval < 0 {
 		problems = append(problems, fmt.Errorf("snapshot_interval: %v is negative", c.SnapshotInterval))

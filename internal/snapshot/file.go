@@ -9,6 +9,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/warmpath/warmpath/kvfeed"
 )
@@ -23,7 +25,8 @@ func Save(ctx context.Context, path string, feed *kvfeed.Feed, version string) (
 	if err := ours(path); err != nil {
 		return 0, 0, fmt.Errorf("save the index to %s: %w", path, err)
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	sweep(path)
+	f, err := os.CreateTemp(filepath.Dir(path), unfinished(path))
 	if err != nil {
 		return 0, 0, fmt.Errorf("save the index: %w", err)
 	}
@@ -37,6 +40,32 @@ func Save(ctx context.Context, path string, feed *kvfeed.Feed, version string) (
 		return 0, 0, fmt.Errorf("save the index to %s: %w", path, err)
 	}
 	return holders, blocks, nil
+}
+
+// unfinished returns the pattern of the names of files that are not finished, see os.CreateTemp.
+func unfinished(path string) string { return "." + filepath.Base(path) + ".*" }
+
+// sweepAge is the age from which an unfinished file is left over: its router was killed. Another router may be writing
+// a younger one.
+const sweepAge = time.Minute
+
+// sweep removes what killed routers left of a snapshot file.
+func sweep(path string) {
+	dir, prefix := filepath.Dir(path), strings.TrimSuffix(unfinished(path), "*")
+	all, err := os.ReadDir(dir)
+	if err != nil {
+		return // the caller will find out
+	}
+	for _, e := range all {
+		rest, ok := strings.CutPrefix(e.Name(), prefix)
+		if !ok || rest == "" || strings.Trim(rest, "0123456789") != "" || !e.Type().IsRegular() {
+			continue
+		}
+		name := filepath.Join(dir, e.Name())
+		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > sweepAge && ours(name) == nil {
+			_ = os.Remove(name)
+		}
+	}
 }
 
 func fillFile(ctx context.Context, f *os.File, feed *kvfeed.Feed, version string) (holders, blocks int, err error) {
@@ -77,8 +106,10 @@ func ours(path string) error {
 
 // Load reads a snapshot from a file, and calls take with each checkpoint. It returns the number of checkpoints. If
 // there is no file, the error wraps fs.ErrNotExist. A file that is cut short or damaged is an error, and none of its
-// checkpoints is taken. room bounds the memory of all checkpoints together.
+// checkpoints is taken. room bounds the memory of all checkpoints together. Load also removes what killed routers left of
+// the file.
 func Load(path string, room int64, take func(*kvfeed.Checkpoint)) (n int, err error) {
+	sweep(path)
 	f, err := os.Open(path)
 	if err != nil {
 		return 0, err

@@ -42,6 +42,8 @@ const (
 	runBlocks = 1 << 15
 	// runBytes is about the memory of a run without its blocks, and blockBytes the memory of a block.
 	runBytes, blockBytes = 160, 16
+	// holderBytes is about the memory of a holder without its texts, digests and runs.
+	holderBytes = 1 << 10
 )
 
 // Header says who made a snapshot.
@@ -225,12 +227,12 @@ func takeRun(b []byte) (run kvindex.Held, rest []byte, ok bool) {
 	return run, b[blockBytes*n:], true
 }
 
-// Reader reads a snapshot. It trusts nothing: each section has a bounded length and a hash, and the blocks of all
-// holders have a bounded memory. It is not safe for concurrent use.
+// Reader reads a snapshot. It trusts nothing: each section has a bounded length and a hash, and all holders
+// together have a bounded memory. It is not safe for concurrent use.
 type Reader struct {
 	Header  Header
 	r       io.Reader
-	room    int64 // bytes that the runs of the next holders may take
+	room    int64 // bytes that what follows may take
 	holders uint64
 	content []byte
 	err     error
@@ -274,8 +276,7 @@ func (r *Reader) holder() (*kvfeed.Checkpoint, *Skipped) {
 		if !r.json(c) {
 			return nil, nil
 		}
-		r.room -= int64(len(r.body()))
-		if !r.digests(c) || !r.runs(c) {
+		if !r.take(holderBytes+int64(len(r.body()))) || !r.digests(c) || !r.runs(c) {
 			return nil, nil
 		}
 		if err := c.Validate(); err != nil {
@@ -286,7 +287,7 @@ func (r *Reader) holder() (*kvfeed.Checkpoint, *Skipped) {
 		return c, nil
 	case kindSkipped:
 		s := &Skipped{}
-		if r.json(s) {
+		if r.json(s) && r.take(int64(len(r.body()))) {
 			return nil, s
 		}
 	case kindEnd:
@@ -296,6 +297,14 @@ func (r *Reader) holder() (*kvfeed.Checkpoint, *Skipped) {
 	}
 	r.fail(ErrDamaged)
 	return nil, nil
+}
+
+// take notes that n more bytes of memory are used, and reports whether there were so many.
+func (r *Reader) take(n int64) bool {
+	if r.room -= n; r.room < 0 {
+		r.fail(ErrLarge)
+	}
+	return r.room >= 0
 }
 
 // fail notes the first error.
@@ -373,7 +382,9 @@ func (r *Reader) digests(c *kvfeed.Checkpoint) bool {
 		r.fail(ErrDamaged)
 		return false
 	}
-	r.room -= int64(len(r.body()))
+	if !r.take(int64(len(r.body()))) {
+		return false
+	}
 	for b := r.body(); len(b) > 0; b = b[8:] {
 		c.Digests = append(c.Digests, binary.LittleEndian.Uint64(b))
 	}
@@ -390,8 +401,7 @@ func (r *Reader) runs(c *kvfeed.Checkpoint) bool {
 					r.fail(ErrDamaged)
 					return false
 				}
-				if r.room -= runBytes + blockBytes*int64(len(run.Keys)); r.room < 0 {
-					r.fail(ErrLarge)
+				if !r.take(runBytes + blockBytes*int64(len(run.Keys))) {
 					return false
 				}
 				c.Runs, b = append(c.Runs, run), rest

@@ -234,8 +234,9 @@ func (k *Keeper) fetch(ctx context.Context, peer string, places []kvfeed.Place, 
 		var c *kvfeed.Checkpoint
 		var s *Skipped
 		if c, s, err = r.Next(); c != nil {
-			known[kvfeed.Place{Worker: c.Worker, Rank: c.Rank}] = true
-			k.offer(c, peer)
+			if k.offer(c, peer) {
+				known[kvfeed.Place{Worker: c.Worker, Rank: c.Rank}] = true
+			}
 		} else if s != nil && len(skipped) < mostAsked {
 			skipped = append(skipped, kvfeed.Place{Worker: s.Worker, Rank: s.Rank})
 			k.Log.Debug("a peer has no checkpoint of a holder", "peer", peer, "worker", s.Worker, "rank", s.Rank, "why", s.Why)
@@ -255,10 +256,14 @@ func cause(ctx context.Context, err error) error {
 	return err
 }
 
-func (k *Keeper) offer(c *kvfeed.Checkpoint, from string) {
-	if err := k.Feed.Offer(c); err != nil && !errors.Is(err, kvfeed.ErrTooOld) {
+// offer gives a checkpoint to the feed. It reports whether the feed took it: another peer, or the file, may have one
+// that fits.
+func (k *Keeper) offer(c *kvfeed.Checkpoint, from string) bool {
+	err := k.Feed.Offer(c)
+	if err != nil && !errors.Is(err, kvfeed.ErrTooOld) {
 		k.Log.Warn("a checkpoint is not used", "worker", c.Worker, "rank", c.Rank, "from", from, "why", err)
 	}
+	return err == nil
 }
 
 // askForLacking asks peers for the holders whose history is not whole. It reports whether there are such holders.

@@ -1,10 +1,15 @@
 package testenv_test
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -106,6 +111,24 @@ func TestARouterIsWarmByAPeer(t *testing.T) {
 	}
 }
 
+// The peer's admin listener has a certificate of an authority that only the configuration names.
+func TestARouterIsWarmByAPeerOverTLS(t *testing.T) {
+	testenv.Binary(t)
+	engine := mock(t, forgetful)
+	cert, secret := testenv.Certificate(t)
+	a := serve(t, []*mockengine.Server{engine}, "--policy", "round_robin")
+	converse(t, a, 60)
+	a.exact(t, engine)
+	front := encrypted(t, strings.TrimPrefix(a.Admin, "http://"), cert, secret)
+	b := warmRouter(t, []*mockengine.Server{engine}, `peers: ["https://`+front+`"], tls: {ca_file: "`+cert+`"}`)
+	b.exact(t, engine)
+	if got := b.metric(t, `warmpath_checkpoints_total{outcome="confirmed"}`); got != 1 {
+		t.Errorf("%v checkpoints are confirmed, want 1", got)
+	}
+	stranger := warmRouter(t, []*mockengine.Server{engine}, `peers: ["https://`+front+`"]`)
+	testenv.Until(t, "a router without the authority says so", func() bool { return strings.Contains(stranger.Log(), "certificate signed by unknown authority") })
+}
+
 func TestARouterWhosePeerDiesInTheTransferServesCold(t *testing.T) {
 	testenv.Binary(t)
 	engines := []*mockengine.Server{mock(t, forgetful), mock(t, withoutReplay)}
@@ -122,6 +145,21 @@ func TestARouterWhosePeerDiesInTheTransferServesCold(t *testing.T) {
 	if !a.Exited() || !strings.Contains(b.Log(), "a peer gave no whole snapshot of its index") {
 		t.Errorf("the peer died: %v; the log has no line about it", a.Exited())
 	}
+}
+
+// encrypted is a proxy with TLS in front of an HTTP listener.
+func encrypted(t *testing.T, to, certFile, keyFile string) (address string) {
+	t.Helper()
+	cert, err := tls.LoadX509KeyPair(certFile, keyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewUnstartedServer(httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: to}))
+	s.TLS = &tls.Config{Certificates: []tls.Certificate{cert}}
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
 }
 
 // halfway is a proxy that passes the first n bytes of an answer. Then it calls then, and cuts the connection.
