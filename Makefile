@@ -55,7 +55,7 @@ test-binary: build ## the built binary against mock engines: restarts, losses, d
 
 test-fleet: build ## many routers, index services and mock engines as processes, with a real NATS, Valkey and Redis; installs them (see test/interop.sh)
 	bash test/interop.sh
-	WARMPATH_INTEROP=1 WARMPATH_BINARY=$(CURDIR)/bin/warmpath $(GO) test -count=1 -timeout 20m -run $(call tests,fleet) ./test/testenv
+	WARMPATH_INTEROP=1 WARMPATH_BINARY=$(CURDIR)/bin/warmpath $(GO) test -count=1 -timeout 20m -run $(call tests,fleet) ./test/testenv && WARMPATH_INTEROP=1 $(GO) test -count=1 ./internal/sharedindex
 
 test-engines: build ## the built binary with real vLLM and SGLang on a CPU; installs them (6 GB in the cache folder) or fails
 	bash test/engines/setup.sh

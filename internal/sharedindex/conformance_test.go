@@ -27,12 +27,8 @@ func TestTheSharedIndexConforms(t *testing.T) {
 func TestTheSharedIndexAnswersAsTheReference(t *testing.T) {
 	onEach(t, func(t *testing.T, s *testenv.ValkeyServer) {
 		b := newBench(t, s, 128)
-		runs := 40
-		if testing.Short() {
-			runs = 8
-		}
 		maker := func(h *block.Hasher, cfg kvindex.Config) *kvindextest.Door { return b.mirror(h, cfg).door() }
-		kvindextest.Model(t, maker, kvindextest.Effort{Runs: runs, Steps: 60})
+		kvindextest.Model(t, maker, kvindextest.Effort{Runs: 20, Steps: 60})
 	})
 }
 

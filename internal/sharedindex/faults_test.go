@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/kvindex"
 	"github.com/warmpath/warmpath/test/testenv"
 )
@@ -506,6 +508,95 @@ func TestTheCacheHearsOfChanges(t *testing.T) {
 		w.store(1, 1)
 		w.exact(1, 1)
 	})
+}
+
+func TestAServerHasItsOwnTLS(t *testing.T) {
+	authority := testenv.NewAuthority(t)
+	dir, port := t.TempDir(), strconv.Itoa(testenv.FreePort(t))
+	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	authority.Issue(cert, key, 2, "cache.internal")
+	testenv.StartValkey(t, "redis", "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", authority.File)
+	secured := func(files network.PeerTLS) *world {
+		return start(t, func(c *Config) { c.URL, c.TLS = "rediss://127.0.0.1:"+port, files })
+	}
+	w := secured(network.PeerTLS{CAFile: authority.File, CertFile: cert, KeyFile: key, ServerName: "cache.internal"})
+	w.store(0, 1)
+	w.exact(0, 1)
+	for what, files := range map[string]network.PeerTLS{
+		"signed by unknown authority": {CertFile: cert, KeyFile: key},
+		"not other.internal":          {CAFile: authority.File, CertFile: cert, KeyFile: key, ServerName: "other.internal"},
+		"certificate required":        {CAFile: authority.File},
+	} {
+		w := secured(files)
+		testenv.Until(t, "the log says: "+what, func() bool { return strings.Contains(w.log.String(), what) })
+		if n := w.blocks(0, 1); n != -1 {
+			t.Errorf("%s: %d blocks", what, n)
+		}
+	}
+}
+
+func TestADatabaseIsThatOfTheConfiguration(t *testing.T) {
+	onEach(t, func(t *testing.T, s *testenv.ValkeyServer) {
+		w := start(t, func(c *Config) { c.URL, c.Database = "valkey://"+s.Address, 3 })
+		other := start(t, func(c *Config) { c.URL, c.Database = "valkey://"+s.Address, 4 })
+		w.store(0, 1)
+		other.store(1, 2)
+		w.exact(0, 1)
+		other.exact(1, 2)
+		if a, b := w.blocks(1, 2), other.blocks(0, 1); a != 0 || b != 0 {
+			t.Errorf("%d and %d blocks of another database", a, b)
+		}
+		if info := command(t, s, "INFO", "keyspace"); strings.Contains(info, "db0:") || !strings.Contains(info, "db3:") {
+			t.Errorf("the databases in use:\n%s", info)
+		}
+	})
+}
+
+// Three servers with a third of the slots each. A row is at one of them, and descriptions and counters are at others.
+func TestAClusterOfThreeServersServesLikeOne(t *testing.T) {
+	var all []*testenv.ValkeyServer
+	var buses []string
+	for range 3 {
+		bus := strconv.Itoa(testenv.FreePort(t))
+		all = append(all, testenv.StartValkey(t, "valkey", "--cluster-enabled", "yes", "--cluster-port", bus))
+		buses = append(buses, bus)
+	}
+	for i, slots := range [][2]string{{"0", "5460"}, {"5461", "10922"}, {"10923", "16383"}} {
+		command(t, all[i], "CLUSTER", "ADDSLOTSRANGE", slots[0], slots[1])
+		host, port, _ := net.SplitHostPort(all[i].Address)
+		command(t, all[0], "CLUSTER", "MEET", host, port, buses[i])
+	}
+	for _, s := range all {
+		testenv.Until(t, "the cluster is ready", func() bool {
+			info := command(t, s, "CLUSTER", "INFO")
+			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_known_nodes:3")
+		})
+	}
+	w := start(t, func(c *Config) {
+		c.URL, c.Cluster = "valkey://"+all[0].Address+","+all[1].Address, true
+		c.Timeout = 5 * time.Second
+	})
+	var hashes [20][]uint64
+	for seed := range uint64(20) {
+		hashes[seed] = w.store(0, seed)
+	}
+	for seed := range uint64(20) {
+		w.exact(0, seed)
+		w.index.Remove(0, block.TierGPU, 0, hashes[seed][21:])
+	}
+	testenv.Until(t, "blocks that were removed are gone", func() bool {
+		for seed := range uint64(20) {
+			if w.blocks(0, seed) != 21 {
+				return false
+			}
+		}
+		return true
+	})
+	for i, s := range all {
+		if command(t, s, "KEYS", "warmpath:b*") == "*0\r\n" {
+			t.Errorf("server %d has no record", i)
+		}
+	}
 }
 
 // In a cluster a row is at one shard, and a command has the keys of one row only.

@@ -15,12 +15,13 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// sharing starts a router that writes the shared index at a server, or one that reads it.
-func sharing(t *testing.T, s *testenv.ValkeyServer, workers []*mockengine.Server, write bool) *mockFleet {
+// sharing starts a router that writes the shared index at a server, or one that reads it. more are further settings of
+// index.valkey.
+func sharing(t *testing.T, s *testenv.ValkeyServer, workers []*mockengine.Server, write bool, more ...string) *mockFleet {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "warmpath.yaml")
 	// The test's machine may be busy, so lookups may take long.
-	text := fmt.Sprintf("%sindex: {backend: valkey, valkey: {url: \"valkey://%s\", lookup_timeout: 5s, write: %v}}\n", patient, s.Address, write)
+	text := fmt.Sprintf("%sindex: {backend: valkey, valkey: {url: \"valkey://%s\", lookup_timeout: 5s, write: %v%s}}\n", patient, s.Address, write, strings.Join(append([]string{""}, more...), ", "))
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -112,12 +113,20 @@ func TestRoutersReadOneIndexInValkeyAndInRedis(t *testing.T) {
 }
 
 // The workers have no events, and no process writes what is followed. What one router learned from its requests is
-// known to the other, and to one that starts after the first one is gone.
+// known to the other, and to one that starts after the first one is gone. The server asks for a password, which one
+// router has from a file and the other from its environment.
 func TestRoutersShareLearnedPlacementsInValkey(t *testing.T) {
-	s := testenv.StartValkey(t, "valkey")
+	const secret = "corv1d-canary"
+	s := testenv.StartValkey(t, "valkey", "--requirepass", secret)
+	file := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(file, []byte(secret+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SHARED_INDEX_PASSWORD", secret)
+	inFile, inEnv := "database: 3, password_file: "+file, "database: 3, password_env: SHARED_INDEX_PASSWORD"
 	silent := func(c *mockengine.Config) { c.Events, c.Replay = "", "" }
 	workers := []*mockengine.Server{mock(t, silent), mock(t, silent), mock(t, silent)}
-	one, two := sharing(t, s, workers, false), sharing(t, s, workers, false)
+	one, two := sharing(t, s, workers, false, inFile), sharing(t, s, workers, false, inEnv)
 	written := func(f *mockFleet, n float64) {
 		t.Helper()
 		testenv.Until(t, "learned placements are written", func() bool { return f.metric(t, "warmpath_shared_index_placements_total") >= n })
@@ -145,5 +154,8 @@ func TestRoutersShareLearnedPlacementsInValkey(t *testing.T) {
 	goHome(two, "two")
 	one.Stop(syscall.SIGTERM)
 	two.Stop(syscall.SIGTERM)
-	goHome(sharing(t, s, workers, false), "later")
+	goHome(sharing(t, s, workers, false, inFile), "later")
+	if strings.Contains(one.Log()+two.Log(), secret) {
+		t.Error("a log has the password")
+	}
 }

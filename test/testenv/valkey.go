@@ -27,9 +27,13 @@ type ValkeyServer struct {
 }
 
 // StartValkey starts Valkey 9 (kind "valkey") or Redis 7 (kind "redis") on a free port, with further arguments of the
-// server. It skips the test if the server is not installed. The server stops when the test ends.
+// server. It skips the test if the server is not installed, and with -short: servers take time. The server stops when the
+// test ends.
 func StartValkey(t testing.TB, kind string, args ...string) *ValkeyServer {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("tests with a real server of the shared index take a minute")
+	}
 	port := FreePort(t)
 	dir, err := os.MkdirTemp("", "wp-valkey-") // the path of a Unix socket must be short
 	if err != nil {
