@@ -27,6 +27,17 @@ func (t Trust) String() string {
 	return "unknown"
 }
 
+// ParseTrust returns the level of a name that String returned. A name that it does not know, such as one of a later
+// version, is TrustNone: it is better to believe too little.
+func ParseTrust(name string) Trust {
+	for t, known := range trustNames {
+		if known == name {
+			return Trust(t)
+		}
+	}
+	return TrustNone
+}
+
 // trustState is replaced as a whole, so that a reader never sees one level with the reason of another.
 type trustState struct {
 	level Trust

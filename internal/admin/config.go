@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 
 	"github.com/warmpath/warmpath/internal/network"
 )
@@ -38,7 +37,7 @@ func (c Config) Validate() error {
 	if c.Listen != "" {
 		if _, _, err := net.SplitHostPort(c.Listen); err != nil {
 			problems = append(problems, fmt.Errorf("listen: %q is not host:port", c.Listen))
-		} else if c.Key == "" && !Loopback(c.Listen) {
+		} else if c.Key == "" && !network.Loopback(c.Listen) {
 			problems = append(problems, fmt.Errorf("key: %s can be reached from other machines, so /admin/ needs a key: "+
 				"set admin.key_file or WARMPATH_ADMIN_KEY, or listen on 127.0.0.1", c.Listen))
 		}
@@ -50,17 +49,4 @@ func (c Config) Validate() error {
 		problems = append(problems, fmt.Errorf("tls.%w", err))
 	}
 	return errors.Join(problems...)
-}
-
-// Loopback reports whether address (host:port) can be reached only from this machine.
-func Loopback(address string) bool {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return false
-	}
-	if host == "localhost" {
-		return true
-	}
-	ip, err := netip.ParseAddr(host)
-	return err == nil && ip.Unmap().IsLoopback()
 }

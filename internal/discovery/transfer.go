@@ -12,6 +12,7 @@ import (
 
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/connector"
+	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/internal/zmtp"
 )
 
@@ -146,7 +147,7 @@ func (p *probe) checkReady() {
 // may be a wildcard or the machine itself.
 func remoteHost(host string) string {
 	ip := net.ParseIP(host)
-	if loopback(host) || host == "*" || ip != nil && ip.IsUnspecified() {
+	if network.LoopbackHost(host) || host == "*" || ip != nil && ip.IsUnspecified() {
 		return ""
 	}
 	return host

@@ -3,12 +3,12 @@ package discovery
 import (
 	"context"
 	"io"
-	"net"
 	"net/http"
 	"slices"
 	"strconv"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/network"
 )
 
 // vllmDefaultPort is the endpoint at which vLLM publishes rank 0's events if its options name none.
@@ -104,13 +104,7 @@ func (p *probe) dials(raw string) bool {
 		return false
 	}
 	own := p.target.host()
-	return e.Host != own && !(loopback(e.Host) && (loopback(own) || p.target.overUnix()))
-}
-
-// loopback reports whether host is this machine by name or address.
-func loopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
+	return e.Host != own && !(network.LoopbackHost(e.Host) && (network.LoopbackHost(own) || p.target.overUnix()))
 }
 
 // vllmMetrics reads /metrics. The labels of vllm:cache_config_info are vLLM's cache settings as Python texts, one line

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"net/url"
 	"time"
 
@@ -47,7 +46,7 @@ func (c Config) Validate() error {
 		}
 		if _, _, err := net.SplitHostPort(l.address); err != nil {
 			problems = append(problems, fmt.Errorf("%s: %q is not host:port", l.name, l.address))
-		} else if c.Key == "" && !loopback(l.address) {
+		} else if c.Key == "" && !network.Loopback(l.address) {
 			problems = append(problems, fmt.Errorf("key: %s can be reached from other machines, so the index service needs a key: "+
 				"set index_service.key_file or WARMPATH_INDEX_KEY, or listen on 127.0.0.1", l.address))
 		}
@@ -62,16 +61,6 @@ func (c Config) Validate() error {
 		problems = append(problems, fmt.Errorf("tls.%w", err))
 	}
 	return errors.Join(problems...)
-}
-
-// loopback reports whether address (host:port) can be reached only from this machine.
-func loopback(address string) bool {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return false
-	}
-	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
 }
 
 // ClientConfig says which index service a router asks. The tags are names in the section index of the configuration.

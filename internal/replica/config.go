@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"net/url"
 	"regexp"
 	"slices"
@@ -131,10 +130,8 @@ func (c *Config) Validate() error {
 // open reports whether anybody who reaches an address may use it: it is no loopback address, and asks neither for a
 // password nor for a certificate.
 func (c *Config) open(address string) bool {
-	host, _, err := net.SplitHostPort(address)
-	at, notIP := netip.ParseAddr(host)
-	loopback := host == "localhost" || notIP == nil && at.IsLoopback()
-	return err == nil && !loopback && c.User == "" && (c.TLS.CAFile == "" || c.TLS.CertFile == "")
+	_, _, err := net.SplitHostPort(address)
+	return err == nil && !network.Loopback(address) && c.User == "" && (c.TLS.CAFile == "" || c.TLS.CertFile == "")
 }
 
 func (c *Config) validateEmbedded(add func(key, text string, args ...any)) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/warmpath/warmpath/block"
-	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvindex"
 )
 
@@ -87,16 +86,6 @@ func attentionOf(name string) block.Attention {
 		}
 	}
 	return block.AttentionOther
-}
-
-// trustOf returns a level of trust. An unknown level is none.
-func trustOf(name string) fleet.Trust {
-	for t := fleet.TrustExact; t > fleet.TrustNone; t-- {
-		if t.String() == name {
-			return t
-		}
-	}
-	return fleet.TrustNone
 }
 
 func groupEntries(groups []kvindex.GroupStats) (list []groupEntry) {

@@ -321,7 +321,7 @@ func (r *Reader) use(series string, all []*description, learned *placedSlots) {
 				}
 				continue
 			}
-			level := trustOf(e.Trust)
+			level := fleet.ParseTrust(e.Trust)
 			r.trust(h, opinion{level, e.Why, level == fleet.TrustApproximate && e.Slot == 0})
 			if e.Slot == 0 {
 				continue // nothing is known of its cache
@@ -348,9 +348,9 @@ func (r *Reader) use(series string, all []*description, learned *placedSlots) {
 
 func betterThan(a, b *holderEntry) bool {
 	if a.Slot == 0 || b.Slot == 0 {
-		return cmp.Or(cmp.Compare(trustOf(a.Trust), trustOf(b.Trust)), cmp.Compare(a.Slot, b.Slot)) > 0
+		return cmp.Or(cmp.Compare(fleet.ParseTrust(a.Trust), fleet.ParseTrust(b.Trust)), cmp.Compare(a.Slot, b.Slot)) > 0
 	}
-	return cmp.Or(cmp.Compare(trustOf(a.Trust), trustOf(b.Trust)), -cmp.Compare(a.Slot, b.Slot)) > 0
+	return cmp.Or(cmp.Compare(fleet.ParseTrust(a.Trust), fleet.ParseTrust(b.Trust)), -cmp.Compare(a.Slot, b.Slot)) > 0
 }
 
 // Match appends to q.Matches what each holder of the fleet has of a prompt. It asks the server at most twice, and waits

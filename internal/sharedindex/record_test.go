@@ -47,7 +47,6 @@ func FuzzDescription(f *testing.F) {
 		}
 		for i := range d.Holders {
 			d.Holders[i].measure().Match(make([]uint64, 40))
-			trustOf(d.Holders[i].Trust)
 		}
 	})
 }

@@ -390,7 +390,7 @@ func (r *Replay) candidates(recorded []telemetry.Candidate, chosenThere int) (li
 		}
 		x := &recorded[from]
 		list[to] = policy.Candidate{
-			Worker: r.worker(x.Worker), Holder: r.holder(x.Worker, x.Rank), Rank: x.Rank, Hash: x.Hash, Trust: trustOf(x.Trust),
+			Worker: r.worker(x.Worker), Holder: r.holder(x.Worker, x.Rank), Rank: x.Rank, Hash: x.Hash, Trust: fleet.ParseTrust(x.Trust),
 			Available: !x.Down, Bar: x.Bar, Withheld: x.Withheld, Load: x.Load.Fleet(), BlockSize: x.BlockSize,
 			Match: x.Match, Predicted: x.Predicted, Active: x.Active, AtRisk: x.AtRisk, Full: x.Full,
 			Fetched: x.Fetched, Transfer: x.TransferMS, Unpaired: x.Unpaired,
@@ -425,15 +425,6 @@ func (r *Replay) holder(url string, rank int) fleet.Holder {
 		r.holders[key] = h
 	}
 	return h
-}
-
-func trustOf(name string) fleet.Trust {
-	for t := fleet.TrustNone; t < fleet.TrustExact; t++ {
-		if t.String() == name {
-			return t
-		}
-	}
-	return fleet.TrustExact
 }
 
 // lineHeap has lines, the earliest decision first.
