@@ -56,6 +56,16 @@ func (feed *Feed) Places() (all []Place) {
 	return all
 }
 
+// Replayable returns the places whose engines have a replay endpoint, sorted. Only these engines confirm a checkpoint
+// of an earlier connection: one that was saved, or that comes before the first message of a new connection.
+func (feed *Feed) Replayable() []Place {
+	replays := map[Place]bool{}
+	for _, f := range feed.list() {
+		replays[Place{f.url, f.rank}] = f.source.Replay != ""
+	}
+	return slices.DeleteFunc(feed.Places(), func(p Place) bool { return !replays[p] })
+}
+
 // checkpointTries is how often a checkpoint is begun again because the index evicted blocks of the holder meanwhile. An
 // index that evicts all the time makes no checkpoints.
 const checkpointTries = 3

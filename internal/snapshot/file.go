@@ -18,9 +18,9 @@ import (
 // errNothing means that there is no checkpoint to save.
 var errNothing = errors.New("the cache of no holder is known completely")
 
-// Save writes a snapshot of all holders to a file. The file is replaced at once, when the snapshot is whole and on
-// disk: at each moment it has the old or the new snapshot. If there is no checkpoint, or ctx ends first, the old file
-// stays. A file that is no snapshot is not replaced.
+// Save writes a snapshot of all holders whose engines have a replay endpoint to a file. The file is replaced at once,
+// when the snapshot is whole and on disk: at each moment it has the old or the new snapshot. If there is no checkpoint,
+// or ctx ends first, the old file stays. A file that is no snapshot is not replaced.
 func Save(ctx context.Context, path string, feed *kvfeed.Feed, version string) (holders, blocks int, err error) {
 	if err := ours(path); err != nil {
 		return 0, 0, fmt.Errorf("save the index to %s: %w", path, err)
@@ -70,7 +70,7 @@ func sweep(path string) {
 
 func fillFile(ctx context.Context, f *os.File, feed *kvfeed.Feed, version string) (holders, blocks int, err error) {
 	out := bufio.NewWriterSize(f, 1<<20)
-	holders, blocks, err = Write(ctx, out, feed, feed.Places(), version, false)
+	holders, blocks, err = Write(ctx, out, feed, feed.Replayable(), version, false)
 	switch {
 	case err != nil:
 		return holders, blocks, err
@@ -106,8 +106,8 @@ func ours(path string) error {
 
 // Load reads a snapshot from a file, and calls take with each checkpoint. It returns the number of checkpoints. If
 // there is no file, the error wraps fs.ErrNotExist. A file that is cut short or damaged is an error, and none of its
-// checkpoints is taken. room bounds the memory of all checkpoints together. Load also removes what killed routers left of
-// the file.
+// checkpoints is taken. room bounds the memory of all checkpoints together. Load also removes what killed routers left
+// of the file.
 func Load(path string, room int64, take func(*kvfeed.Checkpoint)) (n int, err error) {
 	sweep(path)
 	f, err := os.Open(path)

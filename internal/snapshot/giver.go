@@ -65,7 +65,9 @@ func (g *Giver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if places == nil {
-		places = g.feed.Places()
+		if places = g.feed.Places(); r.URL.Query().Get(replayOnly) != "" {
+			places = g.feed.Replayable()
+		}
 	}
 	peer := peerOf(r)
 	if !g.begin(peer) {
@@ -156,6 +158,9 @@ func placesOf(holders []string) (places []kvfeed.Place, err error) {
 	}
 	return places, nil
 }
+
+// replayOnly is the parameter that leaves out holders whose engines have no replay endpoint.
+const replayOnly = "replay_only"
 
 // holderParameter is the inverse of placesOf.
 func holderParameter(p kvfeed.Place) string { return strconv.Itoa(p.Rank) + "@" + p.Worker }

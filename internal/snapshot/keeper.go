@@ -184,7 +184,7 @@ func (k *Keeper) peers() []string {
 }
 
 // ask asks one peer after the other for checkpoints, until no holder is missing. places are the wanted holders; nil:
-// all that the peers have. known gets the holders of which a checkpoint came.
+// all whose engines have a replay endpoint. known gets the holders of which a checkpoint came.
 func (k *Keeper) ask(ctx context.Context, places []kvfeed.Place, known map[kvfeed.Place]bool) {
 	for _, peer := range k.peers() {
 		if ctx.Err() != nil {
@@ -211,6 +211,9 @@ func (k *Keeper) fetch(ctx context.Context, peer string, places []kvfeed.Place, 
 	query := url.Values{}
 	for _, p := range places {
 		query.Add("holder", holderParameter(p))
+	}
+	if places == nil {
+		query.Set(replayOnly, "1") // no message of the other engines has come that could confirm a checkpoint
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, peer+Path+"?"+query.Encode(), nil)
 	if err != nil {

@@ -193,6 +193,9 @@ func TestASiteIsExactByAPeer(t *testing.T) {
 	if got := b.match(engines[0], 3); got != promptBlocks*blockTokens {
 		t.Errorf("%d tokens match at the engine with a replay", got)
 	}
+	if !strings.Contains(a.log.String(), "holders=1 of=1") {
+		t.Error("the first snapshot has a holder that nothing can confirm yet")
+	}
 	if got := b.match(engines[1], 3); got != 0 {
 		t.Errorf("%d tokens match at an engine that has confirmed nothing", got)
 	}
@@ -306,7 +309,7 @@ func TestTheFileIsReplacedAsAWholeOrNotAtAll(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	if n, blocks, err := Save(t.Context(), path, a.feed, "v"); n != 2 || blocks != 2*50*promptBlocks || err != nil {
+	if n, blocks, err := Save(t.Context(), path, a.feed, "v"); n != 1 || blocks != 50*promptBlocks || err != nil {
 		t.Errorf("%d holders, %d blocks, %v", n, blocks, err)
 	}
 	before, _ := os.ReadFile(path)

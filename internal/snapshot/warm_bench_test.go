@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
@@ -41,8 +42,8 @@ func followedFromTheStart(b *testing.B, engines []*engine) *site {
 }
 
 // BenchmarkWarmStart measures the time from a router's start until trust in all holders is exact. The first case is the
-// baseline: the router reads the engines' histories. "live" has engines without a replay, each of which sends one
-// message as soon as the router has subscribed.
+// baseline: the router reads the engines' histories. "live" has engines without a replay, each of which sends a message
+// as soon as the router has subscribed, and about 20 a second until it is exact.
 func BenchmarkWarmStart(b *testing.B) {
 	for _, c := range []struct {
 		name   string
@@ -66,7 +67,14 @@ func BenchmarkWarmStart(b *testing.B) {
 						e.cache(b, 1)
 					}
 				}
-				testenv.Until(b, "all trusts are exact", func() bool { return len(s.trusts()) == manyEngines && allExact(s) })
+				testenv.Until(b, "all trusts are exact", func() bool {
+					for _, e := range engines {
+						if c.replay == 0 && s.trusts()[e.url] != fleet.TrustExact {
+							e.cache(b, 1) // the first message may have come before the subscription
+						}
+					}
+					return len(s.trusts()) == manyEngines && allExact(s)
+				})
 				times = append(times, time.Since(began))
 				s.stop()
 				if c.replay == 0 {
