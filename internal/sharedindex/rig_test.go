@@ -78,7 +78,7 @@ func (b *bench) mirror(h *block.Hasher, cfg kvindex.Config) *mirrored {
 	n := b.number.Add(1)
 	c := DefaultConfig()
 	c.URL, c.Prefix, c.ClientCache = "valkey://x", fmt.Sprintf("%d:", n), b.cache
-	c.Timeout = time.Minute // the machine may be busy
+	c.Timeout, c.Lease, c.TTL = time.Minute, time.Hour, 24*time.Hour // the machine may be busy, and no time matters here
 	m := &mirrored{bench: b, hasher: h}
 	m.writer = NewWriter(c, WriterParts{Fleet: b.fleet, Algorithm: h.Algorithm(), Log: slog.New(slog.DiscardHandler),
 		TellAgain: func(_ uint64, holder fleet.Holder, from int) int { return m.index.TellAgain(holder, from) }})

@@ -139,8 +139,8 @@ redis.call('ZADD', KEYS[1], ARGV[2], ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. ARGV[3])
 return redis.call('PEXPIRE', KEYS[1], ARGV[4])`
 
-// slotsScript gives out ARGV[1] slots, and returns the series and the last slot. ARGV[2] is the name of a new series. It
-// begins if the server has none, or if the present one has less slots than are needed: ARGV[3] is the greatest. The
+// slotsScript gives out ARGV[1] slots, and returns the series and the last slot. ARGV[2] is the name of a new series.
+// It begins if the server has none, or if the present one has less slots than are needed: ARGV[3] is the greatest. The
 // series ends after ARGV[4] milliseconds without a writer: then no entry of it is left.
 const slotsScript = `#!lua flags=allow-oom
 local series, last = unpack(redis.call('HMGET', KEYS[1], 'series', 'last'))

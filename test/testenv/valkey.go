@@ -27,8 +27,8 @@ type ValkeyServer struct {
 }
 
 // StartValkey starts Valkey 9 (kind "valkey") or Redis 7 (kind "redis") on a free port, with further arguments of the
-// server. It skips the test if the server is not installed, and with -short: servers take time. The server stops when the
-// test ends.
+// server. It skips the test if the server is not installed, and with -short: servers take time. The server stops when
+// the test ends.
 func StartValkey(t testing.TB, kind string, args ...string) *ValkeyServer {
 	t.Helper()
 	if testing.Short() {
