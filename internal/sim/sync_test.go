@@ -24,11 +24,16 @@ var syncGoals = map[string]syncGoal{
 // for the requests that are on their way to a worker while the others do not know of them. More hits than those of one
 // router are no fault. Time is virtual and the seed is fixed, so each run has the same figures.
 func TestRoutersThatTellEachOtherOfTheirRequestsPlaceAsOne(t *testing.T) {
-	w, err := workload.Load("gen:interactive-chat,sessions=300,context=4000,turns=4,question=200,output=100,think=10,rate=2", workload.Options{})
+	policies, sessions := []string{"marginal", "kv", "least_load", "session_affinity"}, 300
+	delays := []time.Duration{time.Millisecond, 10 * time.Millisecond, 100 * time.Millisecond}
+	if testing.Short() { // the race detector makes each run many times longer
+		policies, sessions, delays = policies[1:2], 100, delays[1:2]
+	}
+	w, err := workload.Load(fmt.Sprintf("gen:interactive-chat,sessions=%d,context=4000,turns=4,question=200,output=100,think=10,rate=2", sessions), workload.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"marginal", "kv", "least_load", "session_affinity"} {
+	for _, name := range policies {
 		t.Run(name, func(t *testing.T) {
 			play := func(routers int, sync bool, delay time.Duration) (hit, first float64) {
 				r := run(t, config(w, name, func(c *Config) {
@@ -40,7 +45,7 @@ func TestRoutersThatTellEachOtherOfTheirRequestsPlaceAsOne(t *testing.T) {
 			hit, first := play(1, false, 0)
 			apartHit, apart := play(4, false, 0)
 			t.Logf("one router: hit rate %.1f %%, mean first token %.0f ms; four that tell nothing: %.1f %%, %.0f ms", hit, first, apartHit, apart)
-			for _, delay := range []time.Duration{time.Millisecond, 10 * time.Millisecond, 100 * time.Millisecond} {
+			for _, delay := range delays {
 				toldHit, told := play(4, true, delay)
 				t.Logf("four that hear of each other after %v: %.1f %%, %.0f ms", delay, toldHit, told)
 				goal, other := syncGoals[fmt.Sprint(name, " ", delay)]
