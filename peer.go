@@ -18,6 +18,8 @@ import (
 type Peer struct {
 	router *Router
 
+	// Lock order: a lock that callers hold (Sync.mu of internal/replica), then mu, then the locks of the fleet's ledgers,
+	// of the router, of its stores of prompts and of policies. None of the latter is held when a Peer is called.
 	mu        sync.Mutex // guards the fields below
 	requests  map[uint64]*told
 	first     *told // the requests by the time of Add, the oldest first

@@ -52,8 +52,9 @@ func writeManual(out io.Writer, root *cobra.Command) error {
 	})
 	fmt.Fprint(w, ".SH EXIT STATUS\n.TP\n0\nsuccess\n.TP\n1\nthe command failed\n.TP\n2\nthere is a mistake in the command line\n.SH ENVIRONMENT\n")
 	for _, v := range [][2]string{
-		{config.EnvAdminKey, "key of the admin listener"}, {config.EnvIndexKey, "key of the index service"}, {config.EnvHubToken, "token for gated models on the hub"},
-		{config.EnvHubEndpoint, "address of the hub"},
+		{config.EnvAdminKey, "key of the admin listener"}, {config.EnvIndexKey, "key of the index service"}, {config.EnvSyncKey, "key of the group of routers that share their requests"},
+		{config.EnvSyncPassword, "password at NATS, for sync.user"}, {config.EnvSyncToken, "token at NATS"},
+		{config.EnvHubToken, "token for gated models on the hub"}, {config.EnvHubEndpoint, "address of the hub"},
 	} {
 		fmt.Fprintf(w, ".TP\n.B %s\n%s\n", roff(v[0]), roff(v[1]))
 	}

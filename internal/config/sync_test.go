@@ -70,3 +70,41 @@ func TestSecretsOfSyncComeFromTheEnvironment(t *testing.T) {
 		t.Errorf("without sync the variable counts: %s", problem)
 	}
 }
+
+func TestSecretsOfSyncComeFromFilesAndTheEnvironment(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(file, []byte(" a secret from the file \n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, secret := range []struct {
+		name, settings, env string
+		of                  func(c *Config) string
+	}{
+		{"password", "user: u, ", EnvSyncPassword, func(c *Config) string { return c.Sync.Password }},
+		{"token", "", EnvSyncToken, func(c *Config) string { return c.Sync.Token }},
+		{"key", "", EnvSyncKey, func(c *Config) string { return c.Sync.Key }},
+	} {
+		t.Run(secret.name, func(t *testing.T) {
+			on := "{nats: nats://h:1, " + secret.settings
+			read := func(text, want string) {
+				t.Helper()
+				cfg, problem := checkSync(t, text)
+				if problem != "" {
+					t.Errorf("%s: %s", text, problem)
+				} else if got := secret.of(cfg); got != want {
+					t.Errorf("%s: %q, want %q", text, got, want)
+				}
+			}
+			inFile, inline := secret.name+"_file: "+file+"}", secret.name+": \"a secret of the settings\"}"
+			read(on+inFile, "a secret from the file")
+			read(on+inline, "a secret of the settings")
+			if _, problem := checkSync(t, on+secret.name+"_file: "+file+", "+inline); !strings.Contains(problem, "keep one") {
+				t.Errorf("both are set: %s", problem)
+			}
+			t.Setenv(secret.env, "a secret of the environment")
+			read(on+inFile, "a secret of the environment")
+			read(on+inline, "a secret of the environment")
+			read("{}", "")
+		})
+	}
+}

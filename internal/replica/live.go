@@ -36,8 +36,8 @@ func (r *receiver) look(now time.Time) {
 	}
 }
 
-// excuse notes for each peer how long this process stood still since the peer's last packet: it could not hear the peer.
-// What the peer sent meanwhile may not be read yet. A stall below lookInterval is normal on a busy machine, and harms
+// excuse notes for each peer how long this process stood still since the peer's last packet. It could not hear the peer
+// then, and what the peer sent may not be read yet. A stall below lookInterval is normal on a busy machine, and harms
 // nobody. Callers hold s.mu.
 func (r *receiver) excuse(now time.Time) {
 	late := now.Sub(r.looked) - lookInterval

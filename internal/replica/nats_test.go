@@ -5,11 +5,15 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nkeys"
 	"go.uber.org/goleak"
 
 	"github.com/warmpath/warmpath"
@@ -275,4 +279,85 @@ func TestAnEmbeddedServerWithoutItsPortIsAnError(t *testing.T) {
 		t.Error("two servers listen at one address")
 	}
 	t.Log(err)
+}
+
+func TestRoutersLogInAtNATS(t *testing.T) {
+	token := func(text string) func(*Config) { return func(c *Config) { c.Token = text } }
+	file := func(name string) func(*Config) { return func(c *Config) { c.CredentialsFile = name } }
+	trusted, right, wrong := credentials(t)
+	for name, test := range map[string]struct {
+		server       func(o *server.Options)
+		right, wrong func(c *Config)
+	}{
+		"token":       {func(o *server.Options) { o.Authorization = "the right token" }, token("the right token"), token("a wrong token")},
+		"credentials": {trusted, file(right), file(wrong)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := DefaultConfig()
+			cfg.NATS = natsServer(t, 0, test.server).ClientURL()
+			refused := cfg
+			test.right(&cfg)
+			test.wrong(&refused)
+			for _, c := range []*Config{&cfg, &refused} {
+				if err := c.Validate(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			one, two, three := connect(t, cfg), connect(t, cfg), connect(t, refused)
+			testenv.Until(t, "two routers know each other", func() bool { return len(one.sync.Status().Peers) == 1 && len(two.sync.Status().Peers) == 1 })
+			share(t, one, two)
+			testenv.Until(t, "the third router says why it is alone", func() bool {
+				s := three.sync.Status()
+				return !s.Connected && strings.Contains(strings.ToLower(s.LastError), "authorization")
+			})
+		})
+	}
+}
+
+// credentials returns the options of a server that trusts an operator, a file with credentials of a user that the
+// operator's account signed, and a file with those of a user that another account signed.
+func credentials(t *testing.T) (trusted func(o *server.Options), right, wrong string) {
+	t.Helper()
+	pair := func(make func() (nkeys.KeyPair, error)) (k nkeys.KeyPair, public string) {
+		k, err := make()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if public, err = k.PublicKey(); err != nil {
+			t.Fatal(err)
+		}
+		return k, public
+	}
+	encode := func(claims jwt.Claims, by nkeys.KeyPair) string {
+		text, err := claims.Encode(by)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	operator, operatorKey := pair(nkeys.CreateOperator)
+	account, accountKey := pair(nkeys.CreateAccount)
+	other, _ := pair(nkeys.CreateAccount)
+	file := func(name string, by nkeys.KeyPair) string {
+		user, userKey := pair(nkeys.CreateUser)
+		seed, err := user.Seed()
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := jwt.FormatUserConfig(encode(jwt.NewUserClaims(userKey), by), seed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	known := &server.MemAccResolver{}
+	if err := known.Store(accountKey, encode(jwt.NewAccountClaims(accountKey), operator)); err != nil {
+		t.Fatal(err)
+	}
+	trusted = func(o *server.Options) { o.TrustedKeys, o.AccountResolver = []string{operatorKey}, known }
+	return trusted, file("right.creds", account), file("wrong.creds", other)
 }

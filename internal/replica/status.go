@@ -33,7 +33,9 @@ type PeerStatus struct {
 	Requests int    `json:"requests"` // its requests under way that this router follows
 	Told     int    `json:"told"`     // its requests under way, as its last heartbeat said
 	Refused  int    `json:"refused"`  // those of them whose worker this router does not know
-	Whole    bool   `json:"whole"`    // this router's view of its requests equalled its own, at its last packet
+	// Forgotten counts its requests that were forgotten here before their end, because it has too many under way.
+	Forgotten uint64 `json:"forgotten"`
+	Whole     bool   `json:"whole"` // this router's view of its requests equalled its own, at its last packet
 	// HeartbeatAge is the time since its last heartbeat. Delay is the mean time that its messages take: half of a round
 	// trip; 0 is not known.
 	HeartbeatAge float64 `json:"heartbeat_age_seconds"`
@@ -68,7 +70,7 @@ func (s *Sync) Status() Status {
 	s.mu.Lock()
 	for _, p := range s.peers {
 		out.Peers = append(out.Peers, PeerStatus{ID: idText(p.id), Name: cmp.Or(p.heartbeat.name, idText(p.id)), Admin: p.heartbeat.admin,
-			Version: p.heartbeat.version, Requests: len(p.underWay), Told: p.heartbeat.requests, Refused: len(p.refused), Whole: !p.differs,
+			Version: p.heartbeat.version, Requests: len(p.underWay), Told: p.heartbeat.requests, Refused: len(p.refused), Forgotten: p.placements.Forgotten(), Whole: !p.differs,
 			HeartbeatAge: now.Sub(p.beat).Seconds(), Delay: p.delay.Seconds()})
 	}
 	s.mu.Unlock()

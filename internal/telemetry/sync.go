@@ -8,9 +8,9 @@ import (
 
 // syncMetrics describes the metrics of the sharing of requests with other routers.
 type syncMetrics struct {
-	connected, peers, requests, age, delay, refused     *prometheus.Desc
-	sent, sentBytes, received, receivedBytes, failed    *prometheus.Desc
-	dropped, asks, answers, repairs, connects, underWay *prometheus.Desc
+	connected, peers, requests, age, delay, refused, forgotten *prometheus.Desc
+	sent, sentBytes, received, receivedBytes, failed           *prometheus.Desc
+	dropped, asks, answers, repairs, connects, underWay        *prometheus.Desc
 }
 
 func newSyncMetrics(desc func(name, help string, labels []string) *prometheus.Desc) syncMetrics {
@@ -21,6 +21,7 @@ func newSyncMetrics(desc func(name, help string, labels []string) *prometheus.De
 		underWay:      desc("sync_requests", "Requests under way of this router that the others are told of.", nil),
 		requests:      desc("sync_peer_requests", "Requests under way at another router that count as load here, by the name of that router.", router),
 		refused:       desc("sync_peer_refused_requests", "Those of another router's requests under way whose worker this router does not know. They do not count as load.", router),
+		forgotten:     desc("sync_peer_forgotten_requests_total", "Requests under way at another router that were forgotten here before their end, because it has more than 65,536. They do not count as load.", router),
 		age:           desc("sync_peer_heartbeat_age_seconds", "Time since another router's last heartbeat.", router),
 		delay:         desc("sync_peer_delay_seconds", "Mean time that messages of another router take: half of a round trip. 0: not known yet.", router),
 		sent:          desc("sync_packets_sent_total", "Packets of messages that were sent to other routers.", nil),
@@ -48,6 +49,7 @@ func (m *syncMetrics) collect(gauge setGauge, counter setCounter, s replica.Stat
 		seen[p.Name] = true
 		gauge(m.requests, float64(p.Requests-p.Refused), p.Name)
 		gauge(m.refused, float64(p.Refused), p.Name)
+		counter(m.forgotten, p.Forgotten, p.Name)
 		gauge(m.age, p.HeartbeatAge, p.Name)
 		gauge(m.delay, p.Delay, p.Name)
 	}

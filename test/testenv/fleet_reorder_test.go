@@ -48,9 +48,9 @@ func readFrame(from *bufio.Reader) (f frame, err error) {
 // heldBack is how long a message waits for the next one, with which it changes places.
 const heldBack = 40 * time.Millisecond
 
-// shuffle carries frames until one end closes, and swaps each two messages that follow each other within heldBack. Other
-// frames pass them. TCP itself keeps the order of its bytes, so only whole messages can change places: as they do where
-// messages of one sender take two ways.
+// shuffle carries frames until one end closes, and swaps each two messages that follow each other within heldBack.
+// Other frames pass them. TCP itself keeps the order of its bytes, so only whole messages can change places: as they do
+// where messages of one sender take two ways.
 func (l *cable) shuffle(to, from net.Conn) {
 	frames := make(chan frame)
 	var wg sync.WaitGroup
