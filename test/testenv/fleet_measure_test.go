@@ -35,6 +35,7 @@ type traffic struct {
 	length time.Duration
 	rate   float64 // requests a second
 	seed   uint64
+	policy string
 }
 
 // fleetTraffic returns the traffic: 6 s, or $WARMPATH_FLEET_TIME, with 25 requests a second, or $WARMPATH_FLEET_RATE.
@@ -59,27 +60,51 @@ func fleetTraffic(t *testing.T) (l traffic, runs int) {
 }
 
 // Four routers that share their requests find as much in the engines' caches as one router in front of the same
-// engines. The log has the figures of bench/results/replicas.md: WARMPATH_FLEET_TIME=20s measures three times as long,
-// and also four routers that do not share.
+// engines, with each policy. The log has the figures of bench/results/replicas.md: WARMPATH_FLEET_TIME=20s measures
+// three times as long with the first policy only, and also four routers that do not share.
 func TestRoutersTogetherPlaceAsOne(t *testing.T) {
 	testenv.Binary(t)
 	l, runs := fleetTraffic(t)
-	arms := []string{"one", "four with sync"}
+	arms, policies := []string{"one", "four with sync"}, []string{"marginal", "kv", "least_load", "session_affinity"}
 	if runs > 1 {
-		arms = append(arms, "four without sync", "four with embedded servers")
+		arms, policies = append(arms, "four without sync", "four with embedded servers"), policies[:1]
 	}
-	results := map[string][]measured{}
-	for run := range runs {
-		for _, arm := range arms {
-			l.seed = uint64(run)
-			ok := t.Run(fmt.Sprintf("%s %d", arm, run), func(t *testing.T) {
-				results[arm] = append(results[arm], measure(t, arm, l))
-			})
-			if !ok {
-				return
+	for _, l.policy = range policies {
+		var mu sync.Mutex // guards results
+		results := map[string][]measured{}
+		ok := t.Run(l.policy, func(t *testing.T) {
+			for run := range runs {
+				for _, arm := range arms {
+					l := l
+					l.seed = uint64(run)
+					t.Run(fmt.Sprintf("%s %d", arm, run), func(t *testing.T) {
+						if runs == 1 {
+							t.Parallel() // the hit rate does not depend on it, as times and CPU do
+						}
+						m := measure(t, arm, l)
+						mu.Lock()
+						defer mu.Unlock()
+						results[arm] = append(results[arm], m)
+					})
+				}
 			}
+		})
+		if ok {
+			compare(t, l.policy, arms, results)
 		}
 	}
+}
+
+// fewerHits is how many points four routers may be below one router's hit rate. The goal is 1 point. In ten runs the
+// worst differences were 0.1 points (marginal), 4.1 (kv), 5.9 (least_load) and 6.0 (session_affinity). The bounds of
+// the last three are 3 points above. These policies do not always follow a prompt, and a run has some 140 requests.
+// So its hit rate depends on where the first turns of a few talks went: that of kv with one router varies by 5 points.
+// The laboratory, whose times are virtual, holds these policies to the goal (internal/sim).
+var fewerHits = map[string]float64{"marginal": 1, "kv": 7, "least_load": 9, "session_affinity": 9}
+
+// compare logs what was measured, and fails if four routers find less in the caches than one.
+func compare(t *testing.T, policy string, arms []string, results map[string][]measured) {
+	t.Helper()
 	median := func(arm string, of func(m measured) float64) float64 {
 		var all []float64
 		for _, m := range results[arm] {
@@ -88,15 +113,15 @@ func TestRoutersTogetherPlaceAsOne(t *testing.T) {
 		slices.Sort(all)
 		return all[len(all)/2]
 	}
+	hit := func(m measured) float64 { return 100 * m.hit }
 	for _, arm := range arms {
-		t.Logf("%-28s hit rate %.2f %%, first token %.1f ms, CPU %.3f ms a request and %.2f %% of a core a router, %.2f packets a request", arm,
-			100*median(arm, func(m measured) float64 { return m.hit }), median(arm, func(m measured) float64 { return m.first }),
+		t.Logf("%s, %-28s hit rate %.2f %%, first token %.1f ms, CPU %.3f ms a request and %.2f %% of a core a router, %.2f packets a request", policy, arm,
+			median(arm, hit), median(arm, func(m measured) float64 { return m.first }),
 			median(arm, func(m measured) float64 { return m.cpu.Seconds() * 1e3 / float64(m.requests) }),
 			100*median(arm, func(m measured) float64 { return m.share }), median(arm, func(m measured) float64 { return m.sent }))
 	}
-	hit := func(m measured) float64 { return m.hit }
-	if one, four := median("one", hit), median("four with sync", hit); four < one-0.03 {
-		t.Errorf("the hit rate of four routers is %.3f, that of one %.3f", four, one)
+	if one, four := median("one", hit), median("four with sync", hit); four < one-fewerHits[policy] {
+		t.Errorf("%s: the hit rate of four routers is %.2f %%, that of one %.2f %%; %.1f points fewer are allowed", policy, four, one, fewerHits[policy])
 	}
 }
 
@@ -117,12 +142,12 @@ func measure(t *testing.T, arm string, l traffic) (m measured) {
 			return fmt.Sprintf("{embedded: true, listen: 127.0.0.1:%d, routes: [nats-route://127.0.0.1:%d]}", ports[i], port)
 		}
 	}
-	r := startRouters(t, n, startEngines(t, 8), sync)
+	r := startRouters(t, n, startEngines(t, 8), sync, "--policy", l.policy)
 	if strings.Contains(arm, "sync") && arm != "four without sync" || strings.Contains(arm, "embedded") {
 		r.together(t, n-1)
 	}
 	before, began := r.cpu(t), time.Now()
-	r.serve(t, l)
+	prompt, cached := r.serve(t, l)
 	m.cpu = r.cpu(t) - before
 	m.share = m.cpu.Seconds() / time.Since(began).Seconds() / float64(n)
 	for _, g := range r.all {
@@ -132,7 +157,7 @@ func measure(t *testing.T, arm string, l traffic) (m measured) {
 	for _, g := range r.all {
 		g.Stop(syscall.SIGTERM)
 	}
-	prompt, cached, first := 0, 0, 0.0
+	first := 0.0
 	for _, file := range r.logs {
 		for _, d := range decisionsIn(t, file) {
 			if d.Status != http.StatusOK || d.Reported == nil {
@@ -140,8 +165,6 @@ func measure(t *testing.T, arm string, l traffic) (m measured) {
 				continue
 			}
 			m.requests++
-			prompt += d.Prompt
-			cached += *d.Reported
 			first += d.FirstMS
 		}
 	}
@@ -153,8 +176,9 @@ func measure(t *testing.T, arm string, l traffic) (m measured) {
 	return m
 }
 
-// serve sends turns of conversations, each to a random router.
-func (r *routers) serve(t *testing.T, l traffic) {
+// serve sends turns of conversations, each to a random router. It returns how many tokens the prompts had, and how many
+// of them were cached, as the engines report.
+func (r *routers) serve(t *testing.T, l traffic) (prompt, cached int) {
 	t.Helper()
 	type talk struct {
 		busy    sync.Mutex
@@ -165,6 +189,7 @@ func (r *routers) serve(t *testing.T, l traffic) {
 	for i := range talks {
 		talks[i] = &talk{}
 	}
+	var mu sync.Mutex // guards prompt and cached
 	var wg sync.WaitGroup
 	began, at := time.Now(), time.Duration(0)
 	for at < l.length {
@@ -182,9 +207,13 @@ func (r *routers) serve(t *testing.T, l traffic) {
 			c.history = append(c.history, message{"user", fmt.Sprintf("Talk %d says %d: %s", i, at, strings.Repeat("why? ", words))})
 			a := (&mockFleet{Gateway: r.all[router]}).chat(t, c.history, `,"stream":true,"stream_options":{"include_usage":true}`)
 			c.history = append(c.history, message{"assistant", a.text})
+			mu.Lock()
+			defer mu.Unlock()
+			prompt, cached = prompt+a.prompt, cached+a.cached
 		})
 	}
 	wg.Wait()
+	return prompt, cached
 }
 
 // cpu returns the CPU time of all routers: of all their threads, in nanoseconds. The times in /proc/PID/stat count in

@@ -154,6 +154,7 @@ func (l *cable) copy(to, from net.Conn) {
 // routers are several routers in front of the same engines.
 type routers struct {
 	engines []*mockengine.Server
+	args    []string // of all routers
 	files   []string // configurations
 	logs    []string // files of decisions, also those of routers that were killed
 
@@ -177,9 +178,9 @@ func startEngines(t *testing.T, n int, changes ...func(i int, c *mockengine.Conf
 }
 
 // startRouters starts n routers in front of engines. sync returns the settings of sync of a router.
-func startRouters(t *testing.T, n int, engines []*mockengine.Server, sync func(i int) string) *routers {
+func startRouters(t *testing.T, n int, engines []*mockengine.Server, sync func(i int) string, args ...string) *routers {
 	t.Helper()
-	r := &routers{engines: engines, kills: map[*testenv.Gateway]time.Time{}}
+	r := &routers{engines: engines, args: args, kills: map[*testenv.Gateway]time.Time{}}
 	for i := range n {
 		// Engines' reports of their load would show the requests of other routers, too.
 		text := patient + "reports: {interval: 0s}\nsync: " + sync(i) + "\n"
@@ -201,7 +202,7 @@ func (r *routers) start(t *testing.T, i int) *testenv.Gateway {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "decisions.jsonl")
 	r.logs = append(r.logs, log)
-	args := []string{"--config", r.files[i], "--decision-log", log}
+	args := append([]string{"--config", r.files[i], "--decision-log", log}, r.args...)
 	for _, e := range r.engines {
 		args = append(args, "--worker", e.URL())
 	}
