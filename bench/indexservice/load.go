@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/binary"
 	"io"
@@ -21,13 +22,17 @@ var applied atomic.Int64
 
 // load asks at a fixed rate over one connection, and measures from the planned time of each question. It writes frames
 // of HTTP/2 itself: a client of net/http takes several times as long for a question as the service.
-func load(address, form string, rate int, duration time.Duration) result {
+func load(address, form string, rate int, duration time.Duration, drive *driver) result {
 	transport, what, _ := strings.Cut(form, "/")
+	if transport == "echo" {
+		transport = "ask" // the same frames, to another address
+	}
 	c, err := net.Dial("tcp", address)
 	if err != nil {
 		log.Fatal(err)
 	}
-	l := &loader{conn: c, out: http2.NewFramer(c, nil), in: http2.NewFramer(nil, c), transport: transport, sent: map[uint32]time.Duration{}, credit: 65535, began: time.Now()}
+	from := bufio.NewReaderSize(c, 64<<10)
+	l := &loader{conn: from, out: http2.NewFramer(c, nil), in: http2.NewFramer(nil, from), transport: transport, sent: map[uint32]time.Duration{}, credit: 65535, began: time.Now()}
 	l.room = sync.NewCond(&l.mu)
 	var bodies [][]byte
 	for n := range prompts {
@@ -61,15 +66,12 @@ func load(address, form string, rate int, duration time.Duration) result {
 	for i := range total {
 		due := time.Duration(i) * every
 		for {
-			ahead := due - time.Since(l.began)
-			if ahead <= 0 {
+			now := time.Since(l.began)
+			drive.to(now)
+			if now >= due {
 				break
 			}
-			if ahead > 200*time.Microsecond {
-				time.Sleep(ahead - 100*time.Microsecond)
-			} else {
-				time.Sleep(20 * time.Microsecond)
-			}
+			time.Sleep(min(due-now, 20*time.Microsecond)) // up to a millisecond, the unit in which the runtime waits
 		}
 		late = append(late, time.Since(l.began)-due)
 		stream, b := uint32(2*i+1), bodies[i%len(bodies)]
@@ -118,6 +120,28 @@ func load(address, form string, rate int, duration time.Duration) result {
 	return result{Asked: total, Failed: total - len(l.times) + l.bad, P50: at(l.times, .5), P90: at(l.times, .9), P99: at(l.times, .99), P999: at(l.times, .999), Late: at(late, .99)}
 }
 
+// driver makes the service apply block events at a rate.
+type driver struct {
+	conn net.Conn
+	rate int // blocks a second
+	done int // announcements
+}
+
+func newDriver(address string, rate int) *driver {
+	c, err := net.Dial("tcp", address)
+	must(err)
+	return &driver{conn: c, rate: rate}
+}
+
+// to orders the announcements that are due at a time after the beginning.
+func (d *driver) to(now time.Duration) {
+	if due := int(now.Seconds() * float64(d.rate) / step); due > d.done {
+		_, err := d.conn.Write(make([]byte, due-d.done))
+		must(err)
+		d.done = due
+	}
+}
+
 // writeData writes b in frames of the usual size.
 func writeData(to *http2.Framer, stream uint32, end bool, b []byte) {
 	for len(b) > 16384 {
@@ -129,7 +153,7 @@ func writeData(to *http2.Framer, stream uint32, end bool, b []byte) {
 
 // loader is one connection.
 type loader struct {
-	conn      net.Conn
+	conn      io.Reader
 	out, in   *http2.Framer
 	transport string
 	began     time.Time

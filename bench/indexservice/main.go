@@ -19,11 +19,14 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"runtime/pprof"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/net/http2"
 
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/block"
@@ -45,14 +48,14 @@ const (
 func main() {
 	log.SetFlags(0)
 	switch args := os.Args[1:]; {
-	case len(args) == 2 && args[0] == "serve":
-		rate, err := strconv.Atoi(args[1])
+	case len(args) == 1 && args[0] == "serve":
+		serve()
+	case len(args) == 7 && args[0] == "load":
+		rate, err := strconv.Atoi(args[3])
 		if err != nil {
 			log.Fatal(err)
 		}
-		serve(rate)
-	case len(args) == 5 && args[0] == "load":
-		rate, err := strconv.Atoi(args[3])
+		blocks, err := strconv.Atoi(args[6])
 		if err != nil {
 			log.Fatal(err)
 		}
@@ -60,7 +63,7 @@ func main() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		if err := json.NewEncoder(os.Stdout).Encode(load(args[1], args[2], rate, duration)); err != nil {
+		if err := json.NewEncoder(os.Stdout).Encode(load(args[1], args[2], rate, duration, newDriver(args[5], blocks))); err != nil {
 			log.Fatal(err)
 		}
 	case len(args) >= 3 && args[0] == "run":
@@ -80,8 +83,9 @@ func prompt(n, tokens int) []block.Token {
 	return out
 }
 
-// serve runs the service, and applies rate block events a second: half of them store a block, half of them remove one.
-func serve(rate int) {
+// serve runs the service, and applies the block events for which the load asks: half of them store a block, half
+// remove one.
+func serve() {
 	f := fleet.New(fleet.Config{})
 	changes := indexer.NewChanges(f)
 	router, err := warmpath.New(warmpath.Options{Fleet: f, IndexChanged: changes.Made, Index: kvindex.Config{Seed: 7}})
@@ -130,9 +134,25 @@ func serve(rate int) {
 		log.Fatal(err)
 	}
 	go answerNothing(control) // ends with the process
-	fmt.Println(front.Addr(), rpc.Addr(), control.Addr())
-	if rate > 0 {
-		go events(router, store, rate) // ends with the process
+	echo, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	go answerFrames(echo) // ends with the process
+	driven, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	go events(driven, router, store) // ends with the process
+	fmt.Println(front.Addr(), rpc.Addr(), control.Addr(), echo.Addr(), driven.Addr())
+	if name := os.Getenv("INDEXSERVICE_PROFILE"); name != "" {
+		file, err := os.Create(name)
+		if err != nil {
+			log.Fatal(err)
+		}
+		if err := pprof.StartCPUProfile(file); err != nil {
+			log.Fatal(err)
+		}
 	}
 	go func() { // reports its processor time for each line of its input, and ends with it
 		lines := bufio.NewScanner(os.Stdin)
@@ -141,6 +161,7 @@ func serve(rate int) {
 			_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
 			fmt.Println(time.Duration(u.Utime.Nano()+u.Stime.Nano()).Microseconds(), applied.Load())
 		}
+		pprof.StopCPUProfile() // does nothing without a profile
 		os.Exit(0)
 	}()
 	if err := service.Serve(context.Background(), front, rpc); err != nil {
@@ -173,9 +194,65 @@ func answerNothing(l net.Listener) {
 	log.Fatal(err)
 }
 
-// events stores and removes blocks in announcements of 32 blocks, as engine steps do.
-func events(router *warmpath.Router, store func(fleet.Holder, []block.Token) []uint64, rate int) {
-	const step = 32
+// answerFrames answers the messages of one stream of HTTP/2 with 400 zeros each, in the goroutine that reads frames. It
+// is the second control: HTTP/2 without gRPC and without lookup.
+func answerFrames(l net.Listener) {
+	c, err := l.Accept()
+	for ; err == nil; c, err = l.Accept() {
+		go func() { // ends with the connection
+			from := bufio.NewReaderSize(c, 64<<10)
+			if _, err := from.Discard(len(http2.ClientPreface)); err != nil {
+				return
+			}
+			to := bufio.NewWriterSize(c, 64<<10)
+			f := http2.NewFramer(to, from)
+			f.SetReuseFrames()
+			answer, left := make([]byte, 405), 0 // left: bytes of the present message
+			binary.BigEndian.PutUint32(answer[1:], 400)
+			must(f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30}))
+			must(f.WriteWindowUpdate(0, 1<<30))
+			must(to.Flush())
+			var head []byte
+			for {
+				frame, err := f.ReadFrame()
+				if err != nil {
+					return
+				}
+				data, is := frame.(*http2.DataFrame)
+				if !is {
+					continue
+				}
+				for b := data.Data(); len(b) > 0; {
+					if left == 0 {
+						n := min(5-len(head), len(b))
+						head, b = append(head, b[:n]...), b[n:]
+						if len(head) < 5 {
+							break
+						}
+						left, head = int(binary.BigEndian.Uint32(head[1:])), head[:0]
+					}
+					n := min(left, len(b))
+					if left, b = left-n, b[n:]; left == 0 {
+						must(f.WriteData(1, false, answer))
+					}
+				}
+				must(f.WriteWindowUpdate(0, uint32(data.Length)))
+				must(f.WriteWindowUpdate(1, uint32(max(data.Length, 1))))
+				if from.Buffered() == 0 { // answers that are ready together are sent together
+					must(to.Flush())
+				}
+			}
+		}()
+	}
+	log.Fatal(err)
+}
+
+// step is the number of blocks of an announcement.
+const step = 32
+
+// events stores and removes blocks in announcements, as engine steps do. Each byte that comes over a connection is one
+// announcement, so it comes over a socket and at its own time, as a message of an engine does.
+func events(l net.Listener, router *warmpath.Router, store func(fleet.Holder, []block.Token) []uint64) {
 	type held struct {
 		h      fleet.Holder
 		hashes []uint64
@@ -185,22 +262,31 @@ func events(router *warmpath.Router, store func(fleet.Holder, []block.Token) []u
 		pool = append(pool, prompt(2_000_000+n, size*step))
 	}
 	var queue []held
-	began, done := time.Now(), 0
-	for i := 0; ; i++ {
-		if ahead := time.Duration(float64(done)/float64(rate)*float64(time.Second)) - time.Since(began); ahead > time.Millisecond {
-			time.Sleep(ahead)
+	i := 0
+	announce := func() {
+		if len(queue) > 1000 {
+			router.Remove(queue[0].h, warmpath.Removed{Hashes: queue[0].hashes})
+			queue = queue[1:]
+			return
 		}
 		tokens := pool[i%len(pool)]
 		tokens[0]++ // another prompt
 		h := fleet.Holder(i % workers)
 		queue = append(queue, held{h, store(h, tokens)})
-		done += step
-		if len(queue) > 1000 {
-			router.Remove(queue[0].h, warmpath.Removed{Hashes: queue[0].hashes})
-			queue = queue[1:]
-			done += step
+		i++
+	}
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			log.Fatal(err)
 		}
-		applied.Store(int64(done))
+		orders := make([]byte, 64)
+		for n, err := c.Read(orders); err == nil; n, err = c.Read(orders) {
+			for range n {
+				announce()
+			}
+			applied.Add(int64(n) * step)
+		}
 	}
 }
 
@@ -225,7 +311,7 @@ func body(form string, n int) []byte {
 		b, _ := json.Marshal(map[string]any{"model_name": "m", "token_ids": tokens})
 		return b
 	case "json-keys":
-		b, _ := json.Marshal(map[string]any{"model_name": "m", "block_hashes": keys, "block_size": size})
+		b, _ := json.Marshal(map[string]any{"model_name": "m", "keys": keys, "block_size": size})
 		return b
 	}
 	out := []byte("\x0a\x01m")
@@ -266,19 +352,22 @@ func run(serviceCore, loadCore string, forms []string) {
 	if len(forms) == 0 {
 		forms = standard
 	}
-	const rounds, duration = 3, "2s"
+	const rounds, duration = 5, "2s"
 	fmt.Printf("| question | transport | questions/s | block events/s | p50 µs | p90 µs | p99 µs (all rounds) | failed | service µs a question | load late, p99 µs |\n|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, events := range []int{0, 500_000} {
-		for _, one := range forms {
-			form, rate, _ := strings.Cut(one, "@")
-			var rows []row
-			for range rounds {
-				rows = append(rows, once(self, serviceCore, loadCore, form, rate, duration, events))
+		rows := make([][]row, len(forms))
+		for range rounds { // the forms take turns, so that a busy moment of the machine is not one form's
+			for i, one := range forms {
+				form, rate, _ := strings.Cut(one, "@")
+				rows[i] = append(rows[i], once(self, serviceCore, loadCore, form, rate, duration, events))
 			}
-			slices.SortFunc(rows, func(a, b row) int { return int(a.P99 - b.P99) })
-			r := rows[rounds/2]
+		}
+		for i, one := range forms {
+			form, rate, _ := strings.Cut(one, "@")
+			slices.SortFunc(rows[i], func(a, b row) int { return int(a.P99 - b.P99) })
+			r := rows[i][rounds/2]
 			transport, what, _ := strings.Cut(form, "/")
-			fmt.Printf("| %s | %s | %s | %.0f | %.0f | %.0f | %.0f (%.0f to %.0f) | %d | %.1f | %.0f |\n", what, transport, rate, r.events, r.P50, r.P90, r.P99, rows[0].P99, rows[rounds-1].P99, r.Failed, r.cpu, r.Late)
+			fmt.Printf("| %s | %s | %s | %.0f | %.0f | %.0f | %.0f (%.0f to %.0f) | %d | %.1f | %.0f |\n", what, transport, rate, r.events, r.P50, r.P90, r.P99, rows[i][0].P99, rows[i][rounds-1].P99, r.Failed, r.cpu, r.Late)
 		}
 	}
 }
@@ -291,7 +380,7 @@ type row struct {
 
 // once measures one form.
 func once(self, serviceCore, loadCore, form, rate, duration string, events int) row {
-	service := exec.Command("taskset", "-c", serviceCore, self, "serve", strconv.Itoa(events))
+	service := exec.Command("taskset", "-c", serviceCore, self, "serve")
 	service.Env, service.Stderr = append(os.Environ(), "GOMAXPROCS=1"), os.Stderr
 	in, err := service.StdinPipe()
 	if err != nil {
@@ -305,8 +394,8 @@ func once(self, serviceCore, loadCore, form, rate, duration string, events int) 
 		log.Fatal(err)
 	}
 	lines := bufio.NewReader(out)
-	var front, rpc, control string
-	if _, err := fmt.Fscan(lines, &front, &rpc, &control); err != nil {
+	var front, rpc, control, echo, driven string
+	if _, err := fmt.Fscan(lines, &front, &rpc, &control, &echo, &driven); err != nil {
 		log.Fatal(err)
 	}
 	figures := func() (cpu, events int64) {
@@ -317,11 +406,11 @@ func once(self, serviceCore, loadCore, form, rate, duration string, events int) 
 		return cpu, events
 	}
 	transport, _, _ := strings.Cut(form, "/")
-	address := map[string]string{"h2": front, "grpc": rpc, "ask": rpc, "tcp": control}[transport]
+	address := map[string]string{"h2": front, "grpc": rpc, "ask": rpc, "tcp": control, "echo": echo}[transport]
 	measure := func(duration string) (r row) {
 		began := time.Now()
 		cpu, applied := figures()
-		c := exec.Command("taskset", "-c", loadCore, self, "load", address, form, rate, duration)
+		c := exec.Command("taskset", "-c", loadCore, self, "load", address, form, rate, duration, driven, strconv.Itoa(events))
 		c.Env, c.Stderr = append(os.Environ(), "GOMAXPROCS=1"), os.Stderr
 		text, err := c.Output()
 		if err != nil {
