@@ -61,12 +61,16 @@ func fleetTraffic(t *testing.T) (l traffic, runs int) {
 
 // Four routers that share their requests find as much in the engines' caches as one router in front of the same
 // engines, with each policy. The log has the figures of bench/results/replicas.md: WARMPATH_FLEET_TIME=20s measures
-// three times as long with the first policy only, and also four routers that do not share.
+// three times as long with the first policy only, and also four routers that do not share. With
+// WARMPATH_FLEET_POLICY=kv,least_load it measures one router and four with these policies.
 func TestRoutersTogetherPlaceAsOne(t *testing.T) {
 	testenv.Binary(t)
 	l, runs := fleetTraffic(t)
 	arms, policies := []string{"one", "four with sync"}, []string{"marginal", "kv", "least_load", "session_affinity"}
-	if runs > 1 {
+	switch named := os.Getenv("WARMPATH_FLEET_POLICY"); {
+	case named != "":
+		policies = strings.Split(named, ",")
+	case runs > 1:
 		arms, policies = append(arms, "four without sync", "four with embedded servers"), policies[:1]
 	}
 	for _, l.policy = range policies {
