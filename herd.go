@@ -113,9 +113,9 @@ func (d *Decision) avoid(req *Request) {
 	}
 }
 
-// follows returns the length of c's match, as far as the policy looks at matches.
+// follows returns the length of c's match, as far as the match can decide.
 func (d *Decision) follows(c *policy.Candidate) int {
-	if !d.policy.Matches() {
+	if !d.policy.Follows() {
 		return 0
 	}
 	return c.Kept()

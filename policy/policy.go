@@ -242,6 +242,10 @@ func (p *Policy) NeedsTarget() bool { return p.spec.NeedsTarget }
 // Matches reports whether the policy reads matches. If it does not, it needs no tokens.
 func (p *Policy) Matches() bool { return p.matches }
 
+// Follows reports whether a match of the prompt can decide where a request goes: the policy reads matches, or the
+// uncached tokens decide between candidates that are as good ([TieWork]).
+func (p *Policy) Follows() bool { return p.matches || p.ranks && p.tie == TieWork }
+
 // NeedsActive reports whether the policy reads Candidate.Active: the part of the prompt that requests under way also
 // have.
 func (p *Policy) NeedsActive() bool { return p.spec.NeedsActive }

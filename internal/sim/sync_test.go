@@ -8,23 +8,11 @@ import (
 	"github.com/warmpath/warmpath/internal/workload"
 )
 
-// syncGoal is how much worse four routers may be than one.
-type syncGoal struct {
-	points float64 // fewer points of the hit rate
-	first  float64 // longer mean time to the first token, as a share
-}
-
-// syncGoals has the cells in which the goal of 1 point and 5 % is not met. bench/results/replicas.md says why: with
-// 100 ms, routers place requests at a holder whose new requests they do not know of. Measured here: 3.4 points, 5.6 %.
-var syncGoals = map[string]syncGoal{
-	"least_load 100ms": {4, .10},
-}
-
 // Four routers that tell each other of their requests place as one router does: the result is that of one router, but
 // for the requests that are on their way to a worker while the others do not know of them. More hits than those of one
 // router are no fault. Time is virtual and the seed is fixed, so each run has the same figures.
 func TestRoutersThatTellEachOtherOfTheirRequestsPlaceAsOne(t *testing.T) {
-	policies, sessions := []string{"marginal", "kv", "least_load", "session_affinity"}, 300
+	policies, sessions := []string{"marginal", "kv", "least_load", "session_affinity"}, 600
 	delays := []time.Duration{time.Millisecond, 10 * time.Millisecond, 100 * time.Millisecond}
 	if testing.Short() { // the race detector makes each run many times longer
 		policies, sessions, delays = policies[1:2], 100, delays[1:2]
@@ -48,15 +36,11 @@ func TestRoutersThatTellEachOtherOfTheirRequestsPlaceAsOne(t *testing.T) {
 			for _, delay := range delays {
 				toldHit, told := play(4, true, delay)
 				t.Logf("four that hear of each other after %v: %.1f %%, %.0f ms", delay, toldHit, told)
-				goal, other := syncGoals[fmt.Sprint(name, " ", delay)]
-				if !other {
-					goal = syncGoal{1, .05}
+				if toldHit < hit-1 {
+					t.Errorf("after %v: the hit rate is %.2f points below that of one router, and may be 1", delay, hit-toldHit)
 				}
-				if toldHit < hit-goal.points {
-					t.Errorf("after %v: the hit rate is %.2f points below that of one router, and may be %v", delay, hit-toldHit, goal.points)
-				}
-				if told > first*(1+goal.first) {
-					t.Errorf("after %v: the first token comes %.1f %% later than with one router, and may come %.0f %% later", delay, 100*(told/first-1), 100*goal.first)
+				if told > first*1.05 {
+					t.Errorf("after %v: the first token comes %.1f %% later than with one router, and may come 5 %% later", delay, 100*(told/first-1))
 				}
 				if apart < 1.03*told {
 					t.Errorf("after %v: the first token comes after %.1f ms, and after %.1f ms if routers tell nothing: the test shows nothing", delay, told, apart)

@@ -99,12 +99,12 @@ func TestRoutersTogetherPlaceAsOne(t *testing.T) {
 	}
 }
 
-// fewerHits is how many points four routers may be below one router's hit rate. The goal is 1 point. In ten runs the
-// worst differences were 0.1 points (marginal), 4.1 (kv), 5.9 (least_load) and 6.0 (session_affinity). The bounds of
-// the last three are 3 points above. These policies do not always follow a prompt, and a run has some 140 requests.
-// So its hit rate depends on where the first turns of a few talks went: that of kv with one router varies by 5 points.
-// The laboratory, whose times are virtual, holds these policies to the goal (internal/sim).
-var fewerHits = map[string]float64{"marginal": 1, "kv": 7, "least_load": 9, "session_affinity": 9}
+// fewerHits is how many points four routers may be below one router's hit rate. The goal is 1 point. On a quiet machine,
+// the medians of three runs of 20 s meet it (bench/results/replicas.md). A run here has some 140 requests: the policies
+// but marginal do not always follow a prompt, so the hit rate depends on where the first turns of a few talks went, and
+// that of one router alone varies by 5 points. The laboratory, whose times are virtual, holds all to the goal
+// (internal/sim).
+var fewerHits = map[string]float64{"marginal": 1, "kv": 7, "least_load": 6, "session_affinity": 7}
 
 // overloaded is the mean time to the first token, in milliseconds, from which on the machine is overloaded: the engines
 // alone need 55 to 80 ms. Then times decide where requests go, and overload is how many points more are allowed. At a
@@ -191,6 +191,11 @@ func measure(t *testing.T, arm string, l traffic) (m measured) {
 	return m
 }
 
+// thinks is the least time between the end of an answer and the next turn of its conversation. Without it, a turn may
+// come within a millisecond, at a router that has not heard of the end: for this router, the worker that has the
+// conversation is busy. One router knows that it is free, and so finds more in the caches by chance.
+const thinks = 100 * time.Millisecond
+
 // serve sends turns of conversations, each to a random router. It returns how many tokens the prompts had, and how many
 // of them were cached, as the engines report.
 func (r *routers) serve(t *testing.T, l traffic) (prompt, cached int) {
@@ -215,7 +220,7 @@ func (r *routers) serve(t *testing.T, l traffic) (prompt, cached int) {
 		wg.Go(func() { // ends with the answer; waited for below
 			c := talks[i]
 			c.busy.Lock() // one turn after the other
-			defer c.busy.Unlock()
+			defer func() { time.AfterFunc(thinks, c.busy.Unlock) }()
 			if len(c.history) == 0 || len(c.history) > 12 {
 				c.history = []message{{"system", strings.Repeat(fmt.Sprintf("You are assistant %d. ", i%6), 120)}}
 			}
