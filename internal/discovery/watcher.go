@@ -255,7 +255,7 @@ func (w *worker) retarget(t Target) *worker {
 // bound, a router that starts in front of 1,000 workers asks all of them at once. On a busy machine most of the answers
 // then come too late, and the questions are asked again.
 const (
-	firstAtOnce = 64
+	firstAtOnce = 256
 	firstTurn   = 500 * time.Millisecond
 )
 
