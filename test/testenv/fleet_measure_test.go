@@ -99,10 +99,10 @@ func TestRoutersTogetherPlaceAsOne(t *testing.T) {
 	}
 }
 
-// fewerHits is how many points four routers may be below one router's hit rate. The goal is 1 point. On a quiet machine,
-// the medians of three runs of 20 s meet it (bench/results/replicas.md). A run here has some 140 requests: the policies
-// but marginal do not always follow a prompt, so the hit rate depends on where the first turns of a few talks went, and
-// that of one router alone varies by 5 points. The laboratory, whose times are virtual, holds all to the goal
+// fewerHits is how many points four routers may be below one router's hit rate. The goal is 1 point. On a quiet
+// machine, the medians of three runs of 20 s meet it (bench/results/replicas.md). A run here has some 140 requests: the
+// policies but marginal do not always follow a prompt, so the hit rate depends on where the first turns of a few talks
+// went, and that of one router alone varies by 5 points. The laboratory, whose times are virtual, holds all to the goal
 // (internal/sim).
 var fewerHits = map[string]float64{"marginal": 1, "kv": 7, "least_load": 6, "session_affinity": 7}
 
