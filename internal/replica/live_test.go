@@ -186,10 +186,10 @@ func TestAPanicOfAPolicyEndsNoProcess(t *testing.T) {
 		two.peerOf(one, func(p *peer) { p.placements = nil }) // any call for the peer's requests panics
 		two.worker(0)                                         // so that they are added again
 		testenv.Pass(3 * time.Second)
+		two.peerOf(one, func(p *peer) { p.placements = two.router.NewPeer() })
 		if two.sync.Status().Counts.Dropped[string(dropMalformed)] == 0 {
 			t.Error("nothing panicked, so the test shows nothing")
 		}
-		two.peerOf(one, func(p *peer) { p.placements = two.router.NewPeer() })
 		one.stop()
 		testenv.Pass(3 * time.Second)
 		if s := two.sync.Status(); len(s.Peers) != 0 || two.requests() != 0 {
