@@ -191,7 +191,7 @@ func (r *receiver) peer(h header, now time.Time) *peer {
 		return nil
 	}
 	gone, was := s.gone[h.from]
-	if was && (gone.started != h.started || h.to == 0 && h.number <= gone.number) {
+	if was && (gone.started != h.started || h.to == 0 && h.number <= gone.number || h.to != 0 && h.number <= gone.to) {
 		r.dropped(dropOld, now)
 		return nil
 	}

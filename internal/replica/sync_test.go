@@ -358,6 +358,20 @@ func TestARecordingIsNotTaken(t *testing.T) {
 		again("while the router runs")
 		one.stop()
 		testenv.Pass(3 * time.Second)
+		packets := recorded
+		recorded = slices.DeleteFunc(slices.Clone(packets), func(packet []byte) bool {
+			signer := newSigner(cfg.Key, cfg.Group)
+			h, _, err := signer.open(packet)
+			return err != nil || h.to != two.sync.id
+		})
+		if len(recorded) == 0 {
+			t.Error("no packet was for the other router only")
+		}
+		again("after it has stopped, what was for the other router only")
+		if n := len(two.sync.Status().Peers); n != 0 {
+			t.Errorf("%d peers after the recording", n)
+		}
+		recorded = packets
 		again("after it has stopped")
 		changed := bytes.Clone(recorded[0])
 		changed[28] += 77 // a later number, with the old signature
