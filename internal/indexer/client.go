@@ -345,7 +345,9 @@ func (c *Client) apply(snap *fleet.Snapshot, list *listing) {
 	v := newView(snap, list)
 	byName := make(map[string]*listedWorker, len(list.workers))
 	for i := range list.workers {
-		byName[list.workers[i].worker] = &list.workers[i]
+		if w := &list.workers[i]; w.group == defaultGroup { // questions of routers are about the default group
+			byName[w.worker] = w
+		}
 	}
 	v.refused = c.compare(list)
 	for _, w := range snap.Workers() {

@@ -219,3 +219,20 @@ func TestAnAnswerThatIsNoAnswerIsAnError(t *testing.T) {
 	h := a.put("http://a", facts("tcp://127.0.0.1:9")).Holders[0]
 	testenv.Until(t, "the answer is refused", func() bool { return a.trusts(h, fleet.TrustNone) })
 }
+
+// The service lists a worker once for each of its groups. A router asks about the default group only.
+func TestOtherGroupsOfAWorkerChangeNothing(t *testing.T) {
+	ranks := func(trust fleet.Trust) []listedRank {
+		return []listedRank{{rank: 1, trust: trust, why: "listed"}, {rank: 2, trust: trust, why: "listed"}}
+	}
+	one := newAsker(t, "http://127.0.0.1:1", nil) // its service never answers, so only the test applies lists
+	own := one.put("http://a", facts("tcp://127.0.0.1:9"))
+	one.client.apply(one.fleet.Snapshot(), &listing{workers: []listedWorker{
+		{worker: "http://a", model: "m", group: defaultGroup, engineBlockSize: 16, ranks: ranks(fleet.TrustDegraded)},
+		{worker: "http://a", model: "m", group: "g2", engineBlockSize: 32, ranks: ranks(fleet.TrustExact)},
+	}})
+	if now := one.fleet.Snapshot(); !one.trusts(own.Holders[0], fleet.TrustDegraded) || now.ByID(own.ID).Facts.BlockSize != 16 {
+		trust, _ := now.Trust(own.Holders[0])
+		t.Errorf("trust %v, blocks of %d tokens: another group counts", trust, now.ByID(own.ID).Facts.BlockSize)
+	}
+}
