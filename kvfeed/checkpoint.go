@@ -71,8 +71,8 @@ func (c *Checkpoint) Validate() error {
 	switch {
 	case c.Worker == "":
 		return errors.New("a checkpoint without a worker")
-	case c.Rank < 0 || c.Ranks < 1 || c.Rank >= c.Ranks:
-		return fmt.Errorf("a checkpoint of rank %d of %d", c.Rank, c.Ranks)
+	case c.Rank < 0 || c.Rank > fleet.MaxRank || c.Ranks < 1 || c.Ranks > fleet.MaxRanks: // the first rank may be above Ranks
+		return fmt.Errorf("a checkpoint of rank %d, of %d ranks", c.Rank, c.Ranks)
 	case len(c.Digests) == 0 || len(c.Digests) > MaxDigests || uint64(len(c.Digests)) > c.Next || c.Next > math.MaxInt64:
 		return fmt.Errorf("a checkpoint with %d digests before message %d", len(c.Digests), c.Next)
 	case c.State.Removals > uint8(lastCopy) || c.State.Ahead < 0 || c.State.Ahead > block.MaxAhead || c.State.BlockSize < 0 || c.State.BlockSize > block.MaxSize:
