@@ -249,8 +249,15 @@ func (n *nemesis) play(t *testing.T, sync func(i int) string) {
 	}
 	above, known := h.predictions()
 	t.Logf("%d requests, %d routers killed, %d with an answer by two engines; of %d predictions %d are above the report", len(h.attempts), len(h.kills), h.twice(), known, above)
-	if known == 0 || float64(above) > 0.01*float64(known) {
-		t.Errorf("%d of %d predictions are above what the engine reports", above, known)
+	// An engine that is killed comes back empty. A request may be decided before its router has heard of it.
+	allowed := known / 100
+	seen.mu.Lock()
+	for _, times := range seen.kills {
+		allowed += 2 * len(times)
+	}
+	seen.mu.Unlock()
+	if known == 0 || above > allowed {
+		t.Errorf("%d of %d predictions are above what the engine reports, and %d may be", above, known, allowed)
 	}
 }
 

@@ -169,6 +169,10 @@ func startEngines(t *testing.T, n int, changes ...func(i int, c *mockengine.Conf
 	for i := range n {
 		engines = append(engines, mock(t, func(c *mockengine.Config) {
 			c.Speed, c.Seed = 1, uint64(i)
+			// An engine that is killed takes its ports again later. Those that the system chooses may go to others meanwhile.
+			events := testenv.FreePort(t)
+			c.Listen, c.Events = fmt.Sprintf("127.0.0.1:%d", testenv.FreePort(t)), fmt.Sprintf("tcp://127.0.0.1:%d", events)
+			c.Replay = fmt.Sprintf("tcp://127.0.0.1:%d", events+1)
 			for _, change := range changes {
 				change(i, c)
 			}
