@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -66,13 +67,14 @@ type Client struct {
 	warned  atomic.Bool // the log has said that there can be no stream
 
 	// Only Run uses the fields below.
-	silent     bool            // the log has said that the service does not answer
-	down       time.Time       // since when it does not
-	registered map[string]sent // by worker: the last registration
-	differing  map[string]bool // models about whose keys the log has an error
-	current    *stream         // the last stream; nil if there was none
-	streaming  chan struct{}   // has an element while a stream runs, and shortly after
-	running    sync.WaitGroup  // the goroutine of the stream
+	silent     bool              // the log has said that the service does not answer
+	down       time.Time         // since when it does not
+	registered map[string]sent   // by worker: the last registration
+	refused    map[string]string // by worker: why the service did not take the last registration
+	differing  map[string]bool   // models about whose keys the log has an error
+	current    *stream           // the last stream; nil if there was none
+	streaming  chan struct{}     // has an element while a stream runs, and shortly after
+	running    sync.WaitGroup    // the goroutine of the stream
 }
 
 // sent is a registration that was sent.
@@ -113,7 +115,7 @@ func NewClient(c ClientConfig, router *warmpath.Router, n network.Network, log *
 		return nil, fmt.Errorf("index.url: %w", err)
 	}
 	x := &Client{host: at.Hostname(), secure: at.Scheme == "https", network: n, streaming: make(chan struct{}, 1),
-		config: c, router: router, fleet: router.Fleet(), log: log, soon: make(chan struct{}, 1), registered: map[string]sent{},
+		config: c, router: router, fleet: router.Fleet(), log: log, soon: make(chan struct{}, 1), registered: map[string]sent{}, refused: map[string]string{},
 		differing: map[string]bool{},
 		http:      &http.Client{Transport: network.NewTransport(n, peers, network.TransportConfig{ConnectTimeout: time.Second, IdleTimeout: time.Minute, IdlePerPeer: 16, Plain: true})}}
 	return x, nil
@@ -367,7 +369,9 @@ func (c *Client) apply(snap *fleet.Snapshot, list *listing) {
 				c.tell(snap, h, fleet.TrustNone, "the index service makes other keys for the model: see the log")
 			case at == nil:
 				c.tell(snap, h, fleet.TrustApproximate, "the index service does not know the rank: learned from requests")
-				delete(c.registered, w.URL) // it was registered at a service that has ended
+				if c.refused[w.URL] == "" {
+					delete(c.registered, w.URL) // it was registered at a service that has ended
+				}
 			default:
 				c.tell(snap, h, at.trust, at.why)
 				if c.router.Ahead(h) != at.ahead {
@@ -450,10 +454,19 @@ func (c *Client) register(ctx context.Context, snap *fleet.Snapshot) error {
 	}
 	all.Wait()
 	for i := range due {
-		if d := &due[i]; d.done {
-			next[d.url] = sent{now, d.body}
+		d := &due[i]
+		if !d.done {
+			continue
+		}
+		next[d.url] = sent{now, d.body}
+		if d.refused != "" && d.refused != c.refused[d.url] {
+			c.log.Warn("the index service does not take a worker", "worker", d.url, "error", d.refused)
+		}
+		if c.refused[d.url] = d.refused; d.refused == "" {
+			delete(c.refused, d.url)
 		}
 	}
+	maps.DeleteFunc(c.refused, func(url, _ string) bool { _, present := next[url]; return !present })
 	if err := context.Cause(ctx); err != nil {
 		return fmt.Errorf("register workers at the index service: %w", err)
 	}
@@ -465,6 +478,7 @@ type dueWorker struct {
 	url, body string
 	last      sent
 	done      bool
+	refused   string // why the service does not take it
 }
 
 // registerOne registers one worker. If the service does not take this worker, that costs no other one.
@@ -476,9 +490,7 @@ func (c *Client) registerOne(ctx context.Context, d *dueWorker) error {
 	switch {
 	case err == nil:
 	case errors.As(err, &refused) && refused.status != http.StatusUnauthorized:
-		if d.last.body != d.body {
-			c.log.Warn("the index service does not take a worker", "worker", d.url, "error", err)
-		}
+		d.refused = err.Error()
 	default:
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/warmpath/warmpath"
@@ -234,5 +235,51 @@ func TestOtherGroupsOfAWorkerChangeNothing(t *testing.T) {
 	if now := one.fleet.Snapshot(); !one.trusts(own.Holders[0], fleet.TrustDegraded) || now.ByID(own.ID).Facts.BlockSize != 16 {
 		trust, _ := now.Trust(own.Holders[0])
 		t.Errorf("trust %v, blocks of %d tokens: another group counts", trust, now.ByID(own.ID).Facts.BlockSize)
+	}
+}
+
+type refusals struct{ n atomic.Int64 }
+
+func (l *refusals) Write(b []byte) (int, error) {
+	l.n.Add(int64(strings.Count(string(b), "does not take a worker")))
+	return len(b), nil
+}
+
+// A worker that the service refuses is logged once, and not at every look.
+func TestARefusedWorkerIsLoggedOnce(t *testing.T) {
+	var looks, asked atomic.Int64
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/register" {
+			asked.Add(1)
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		looks.Add(1)
+	}))
+	s.Config.Protocols = new(http.Protocols)
+	s.Config.Protocols.SetUnencryptedHTTP2(true)
+	s.Start()
+	defer s.Close()
+	f := fleet.New(fleet.Config{})
+	router, err := warmpath.New(warmpath.Options{Fleet: f, RemoteIndex: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := DefaultClientConfig()
+	cfg.URL = s.URL
+	log := new(refusals)
+	c, err := NewClient(cfg, router, nil, slog.New(slog.NewTextHandler(log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Put("http://w0", facts("tcp://127.0.0.1:9"))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = c.Run(ctx) }()
+	testenv.Until(t, "four looks", func() bool { return looks.Load() >= 4 })
+	cancel()
+	<-ended
+	if log.n.Load() != 1 || asked.Load() > 2 {
+		t.Errorf("%d lines, %d registrations in %d looks; want 1 line", log.n.Load(), asked.Load(), looks.Load())
 	}
 }
