@@ -104,7 +104,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 		case <-drop:
 			k.Feed.Drop()
 		case <-save:
-			k.Save(ctx)
+			k.save(ctx, max(saveTimeout, k.config.SnapshotInterval/2))
 		case <-k.Feed.Lacks():
 		case <-look.C:
 		case <-again.C:
@@ -115,15 +115,18 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// saveTimeout bounds the time of one writing of the file: 2 s are enough for 10^7 blocks.
+// saveTimeout bounds the last writing of the file, while the router stops: 2 s are enough for some 10^7 blocks on a
+// quiet machine. A regular writing may take half of Config.SnapshotInterval, so large indexes have a file, too.
 const saveTimeout = 2 * time.Second
 
 // Save writes the file, if there is one. It takes 2 s at most.
-func (k *Keeper) Save(ctx context.Context) {
+func (k *Keeper) Save(ctx context.Context) { k.save(ctx, saveTimeout) }
+
+func (k *Keeper) save(ctx context.Context, limit time.Duration) {
 	if k.config.SnapshotFile == "" {
 		return
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, saveTimeout, fmt.Errorf("it takes more than %v", saveTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it takes more than %v", limit))
 	defer cancel()
 	began := time.Now()
 	holders, blocks, err := Save(ctx, k.config.SnapshotFile, k.Feed, k.Version)
