@@ -364,7 +364,9 @@ func TestTheCLibraryIsInstalled(t *testing.T) {
 	needC(t)
 	dir := t.TempDir()
 	prefix := filepath.Join(dir, "usr")
-	command(t, "c", "make", "-s", "CC=gcc", strict, "BUILD="+filepath.Join(dir, "build"), "PREFIX="+prefix, "install", "dist")
+	built := "BUILD=" + filepath.Join(dir, "build")
+	command(t, "c", "make", "-s", "CC=gcc", strict, built)
+	command(t, "c", "make", "-s", "CC=gcc", strict, built, "PREFIX="+prefix, "install", "dist") // another PREFIX than before
 	source := filepath.Join(dir, "engine.c")
 	program := "#include <stdio.h>\n#include <warmpath_kv.h>\nint main(void) { return puts(warmpath_kv_version()) < 0; }\n"
 	if err := os.WriteFile(source, []byte(program), 0o600); err != nil {

@@ -2,7 +2,7 @@
 """An engine of one's own, without a model: it has a cache of blocks with LRU eviction, publishes what it stores and
 removes, and answers completions of token ids with the number of cached tokens.
 
-    pip install warmpath-publish
+    pip install ./publish/python        # until warmpath-publish is released
     python engine.py --listen 127.0.0.1:8000 --events tcp://127.0.0.1:5557 --replay tcp://127.0.0.1:5657
     warmpath serve --worker http://127.0.0.1:8000,events=tcp://127.0.0.1:5557,replay=tcp://127.0.0.1:5657
 """
