@@ -27,7 +27,7 @@ test: ## every test: some 10 minutes on two cores; the last lines name what skip
 	{ $(GO) test -v -timeout 20m ./test/testenv ./...; s=$$?; (cd examples && $(GO) test -v ./...) && exit $$s; } | awk -f test/skipped.awk
 
 race: ## make test -short under the race detector (needs gcc), where something is concurrent or unsafe
-	CGO_ENABLED=1 $(GO) test -race -short -vet=off $$(grep -rlE --include='*.go' --exclude-dir={bench,examples,testdata,tools} '"(sync|sync/atomic|unsafe|testing/synctest|net/http/httptest)"|^\s*go [a-z]|\.Go\(|AfterFunc|Parallel\(' . | xargs -n1 dirname | sort -u)
+	CGO_ENABLED=1 $(GO) test -race -short -vet=off -timeout 20m $$(grep -rlE --include='*.go' --exclude-dir={bench,examples,testdata,tools} '"(sync|sync/atomic|unsafe|testing/synctest|net/http/httptest)"|^\s*go [a-z]|\.Go\(|AfterFunc|Parallel\(' . | xargs -n1 dirname | sort -u)
 
 model: ## 10^8 random operations against the naive index and modelled engines: an hour on two cores (OPS)
 	WARMPATH_MODEL_OPS=$${OPS:-100000000} $(GO) test -count=1 -timeout 0 -v -run '^TestIndex(Answers|Claims)' -skip Hostile ./kvindex/kvindextest

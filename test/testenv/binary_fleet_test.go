@@ -32,7 +32,10 @@ func mock(t *testing.T, change func(*mockengine.Config)) *mockengine.Server {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- server.Run(ctx) }() // ends when ctx ends; the cleanup waits
+	go func() { // ends when ctx ends; the cleanup waits
+		ended <- server.Run(ctx)
+		close(ended)
+	}()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {

@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -112,31 +110,6 @@ func tail(s string, n int) string {
 		return "…" + s[len(s)-n:]
 	}
 	return s
-}
-
-// FreePort returns a TCP port that is free at the moment; the next port is free, too. The port is below 32768, because
-// an engine may begin to listen on it only minutes later. Meanwhile the system gives ports from 32768 on to connections
-// and to listeners on port 0.
-func FreePort(t testing.TB) int {
-	t.Helper()
-	const first, end = 10_000, 32_768
-	for range 100 {
-		if port := first + 2*rand.IntN((end-first)/2); free(port) && free(port+1) {
-			return port
-		}
-	}
-	t.Fatalf("find a free port: a hundred between %d and %d are taken", first, end)
-	return 0
-}
-
-// free reports whether a listener can open the port on all addresses.
-func free(port int) bool {
-	l, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
-	if err != nil {
-		return false
-	}
-	_ = l.Close()
-	return true
 }
 
 // Gateway is a running `warmpath serve`.
