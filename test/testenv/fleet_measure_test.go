@@ -101,12 +101,14 @@ func TestRoutersTogetherPlaceAsOne(t *testing.T) {
 
 // fewerHits is how many points four routers may be below one router's hit rate. The goal is 1 point. On a quiet
 // machine, the medians of three runs of 20 s meet it (bench/results/replicas.md), and the laboratory, whose times are
-// virtual, holds all policies to it (internal/sim). A run here has some 140 requests on a machine that may be busy.
-// The policies but marginal do not always follow a prompt, so their hit rate depends on where the first turns of a few
-// talks went: that of one router alone varies by 5 points, and the difference of two runs by 7. Routers that share
-// nothing find as much at this low load, because the engines' events say where the prompts are. So this test shows that
-// sync costs no hits, and the laboratory that it is needed.
-var fewerHits = map[string]float64{"marginal": 10, "kv": 25, "least_load": 25, "session_affinity": 25}
+// virtual, holds all policies to it (internal/sim). A run here has some 140 requests on a machine that may be busy. The
+// policies but marginal do not always follow a prompt, so their hit rate depends on where the first turns of a few
+// talks went: the difference of two runs varies by 7 points. What is allowed is three times that. Here marginal finds
+// 83 %, session_affinity 79 %, kv 65 % and least_load 52 %; round_robin, which follows nothing, finds 43 %.
+//
+// Routers that share nothing find as much at this low load, because the engines' events say where the prompts are. So
+// this test shows that sync costs no hits, and the laboratory that it is needed.
+var fewerHits = map[string]float64{"marginal": 10, "kv": 21, "least_load": 21, "session_affinity": 21}
 
 // compare logs what was measured, and fails if four routers find less in the caches than one.
 func compare(t *testing.T, policy string, arms []string, results map[string][]measured) {
