@@ -2,6 +2,7 @@ package replica
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -12,6 +13,7 @@ import (
 	"net"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -112,6 +114,7 @@ func (c *Config) server(id uint64) (*server.Options, error) {
 		}
 		o.Routes = append(o.Routes, u)
 	}
+	sortRoutes(o.Routes)
 	files, err := c.TLS.Client()
 	if err != nil {
 		return nil, fmt.Errorf("read the files of sync.tls: %w", err)
@@ -179,6 +182,12 @@ func (e *embedded) watch(ctx context.Context, s *Sync) {
 	}
 }
 
+// sortRoutes puts routes into the order of nats-server. To compare options at a reload, nats-server 2.15 sorts the routes
+// that it uses meanwhile without a lock (server/reload.go, imposeOrder). Sorting what is sorted writes nothing.
+func sortRoutes(routes []*url.URL) {
+	slices.SortFunc(routes, func(a, b *url.URL) int { return cmp.Compare(a.String(), b.String()) })
+}
+
 // connectMissing makes the server connect to the servers of routes that can be reached and to which it has no route.
 func (e *embedded) connectMissing(ctx context.Context) {
 	remotes := map[string]bool{e.server.ID(): true}
@@ -203,6 +212,7 @@ func (e *embedded) connectMissing(ctx context.Context) {
 	if !missing {
 		return
 	}
+	sortRoutes(e.options.Routes)
 	if err := e.server.ReloadOptions(e.options.Clone()); err != nil {
 		e.log.Debug("the embedded NATS server connects later", "error", withoutURL(err))
 	}
