@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/zeebo/xxh3 v1.1.0
 	golang.org/x/net v0.60.0
+	golang.org/x/sys v0.49.0
 )
 
 require (
@@ -55,7 +56,6 @@ require (
 require (
 	github.com/klauspost/cpuid/v2 v2.2.10 // indirect
 	github.com/warmpath/warmpath v0.0.0-00010101000000-000000000000
-	golang.org/x/sys v0.49.0 // indirect
 )
 
 replace github.com/warmpath/warmpath => ../

@@ -1,39 +1,38 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/binary"
-	"io"
 	"log"
+	"math"
 	"net"
+	"os"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+	"golang.org/x/sys/unix"
 )
 
 // applied is the number of block events so far.
 var applied atomic.Int64
 
 // load asks at a fixed rate over one connection, and measures from the planned time of each question. It writes frames
-// of HTTP/2 itself: a client of net/http takes several times as long for a question as the service.
+// of HTTP/2 itself: a client of net/http takes several times as long for a question as the service. One thread does
+// all, and waits in ppoll: the timers of the Go runtime may be a millisecond late, the unit in which it waits.
 func load(address, form string, rate int, duration time.Duration, drive *driver) result {
+	runtime.LockOSThread()
+	debug.SetGCPercent(-1) // a load takes some 200 MB
+	must(unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0))
 	transport, what, _ := strings.Cut(form, "/")
 	if transport == "echo" {
 		transport = "ask" // the same frames, to another address
 	}
-	c, err := net.Dial("tcp", address)
-	if err != nil {
-		log.Fatal(err)
-	}
-	from := bufio.NewReaderSize(c, 64<<10)
-	l := &loader{conn: from, out: http2.NewFramer(c, nil), in: http2.NewFramer(nil, from), transport: transport, sent: map[uint32]time.Duration{}, credit: 65535, began: time.Now()}
-	l.room = sync.NewCond(&l.mu)
 	var bodies [][]byte
 	for n := range prompts {
 		b := body(what, n)
@@ -42,73 +41,30 @@ func load(address, form string, rate int, duration time.Duration, drive *driver)
 		}
 		bodies = append(bodies, b)
 	}
-	head := headers(transport, what, address)
-	if transport == "tcp" {
-		l.credit = 1 << 50
-		go l.readPlain() // ends with the process, as read does
-	} else {
-		_, err := io.WriteString(c, http2.ClientPreface)
-		must(err)
-		must(l.out.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30}))
-		must(l.out.WriteWindowUpdate(0, 1<<30))
-		if transport == "ask" {
-			must(l.out.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: head, EndHeaders: true}))
-			l.streamCredit = 65535
-		}
-		go l.read()
-	}
+	l := newLoader(address, transport, headers(transport, what, address))
 	total := int(float64(rate) * duration.Seconds())
 	every := duration / time.Duration(total)
-	l.began = time.Now()
-	var buffer bytes.Buffer
-	frames := http2.NewFramer(&buffer, nil)
 	late := make([]time.Duration, 0, total)
-	for i := range total {
-		due := time.Duration(i) * every
-		for {
-			now := time.Since(l.began)
-			drive.to(now)
-			if now >= due {
-				break
-			}
-			time.Sleep(min(due-now, 20*time.Microsecond)) // up to a millisecond, the unit in which the runtime waits
+	l.began = time.Now()
+	for asked := 0; ; {
+		now := time.Since(l.began)
+		drive.to(now)
+		for len(late) < total && now >= time.Duration(len(late))*every {
+			late = append(late, now-time.Duration(len(late))*every)
 		}
-		late = append(late, time.Since(l.began)-due)
-		stream, b := uint32(2*i+1), bodies[i%len(bodies)]
-		l.mu.Lock()
-		for l.credit < len(b) || transport == "ask" && l.streamCredit < len(b) {
-			l.room.Wait()
+		for asked < len(late) && l.ask(asked, bodies[asked%len(bodies)], time.Duration(asked)*every) {
+			asked++
 		}
-		l.credit -= len(b)
-		l.streamCredit -= len(b)
-		l.sent[stream] = due
-		if transport == "ask" || transport == "tcp" {
-			l.order, stream = append(l.order, stream), 1
-		}
-		buffer.Reset()
-		switch transport {
-		case "tcp":
-			buffer.Write(b)
-		case "ask":
-			writeData(frames, 1, false, b)
-		default:
-			must(frames.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: head, EndHeaders: true}))
-			writeData(frames, stream, true, b)
-		}
-		_, err := c.Write(buffer.Bytes())
-		l.mu.Unlock()
-		must(err)
-	}
-	for limit := time.Now().Add(5 * time.Second); time.Now().Before(limit); time.Sleep(10 * time.Millisecond) {
-		l.mu.Lock()
-		left := len(l.sent)
-		l.mu.Unlock()
-		if left == 0 {
+		l.write()
+		if asked == total && len(l.sent) == 0 || now > duration+5*time.Second {
 			break
 		}
+		until := min(drive.next(), now+time.Second)
+		if len(late) < total {
+			until = min(until, time.Duration(len(late))*every)
+		}
+		l.wait(until - time.Since(l.began))
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	slices.Sort(l.times)
 	slices.Sort(late)
 	at := func(list []time.Duration, share float64) float64 {
@@ -142,6 +98,14 @@ func (d *driver) to(now time.Duration) {
 	}
 }
 
+// next returns the time after the beginning at which the next announcement is due.
+func (d *driver) next() time.Duration {
+	if d.rate == 0 {
+		return math.MaxInt64
+	}
+	return time.Duration(float64(d.done+1)*step/float64(d.rate)*1e9) + 1
+}
+
 // writeData writes b in frames of the usual size.
 func writeData(to *http2.Framer, stream uint32, end bool, b []byte) {
 	for len(b) > 16384 {
@@ -151,85 +115,170 @@ func writeData(to *http2.Framer, stream uint32, end bool, b []byte) {
 	must(to.WriteData(stream, end, b))
 }
 
-// loader is one connection.
+// loader is one connection. One goroutine uses it.
 type loader struct {
-	conn      io.Reader
-	out, in   *http2.Framer
+	fd        int // of a socket that does not block
 	transport string
+	head      []byte // header of a question
 	began     time.Time
-	pending   []byte // the beginning of a message whose end was not read yet
 
-	mu           sync.Mutex // guards the fields below, and writing
-	room         *sync.Cond // credit has grown
-	sent         map[uint32]time.Duration
-	times        []time.Duration
-	order        []uint32 // questions of a stream, whose answers have the same order
-	credit       int      // bytes that the service takes, and takes of the one stream
+	out     bytes.Buffer // frames that the socket has not taken yet
+	frames  *http2.Framer
+	buffer  []byte // to read into
+	in      []byte // bytes that were read, from the beginning of a frame on
+	decoder *hpack.Decoder
+	pending []byte // messages of a stream, from the beginning of a message on
+
+	sent         map[uint32]time.Duration // the planned time of each question without an answer
+	order        []uint32                 // questions of a stream, whose answers have the same order
+	credit       int                      // bytes that the service takes, and takes of the one stream
 	streamCredit int
+	times        []time.Duration
 	bad          int // answers that are no success
 }
 
-// read reads answers.
-func (l *loader) read() {
-	decoder := hpack.NewDecoder(4096, nil)
-	for {
-		f, err := l.in.ReadFrame()
-		if err != nil {
-			log.Fatal(err)
+func newLoader(address, transport string, head []byte) *loader {
+	c, err := net.Dial("tcp", address)
+	must(err)
+	file, err := c.(*net.TCPConn).File() // lives as long as the process
+	must(err)
+	kept = append(kept, file)
+	l := &loader{fd: int(file.Fd()), transport: transport, head: head, buffer: make([]byte, 64<<10), decoder: hpack.NewDecoder(4096, nil), sent: map[uint32]time.Duration{}, credit: 65535}
+	must(unix.SetNonblock(l.fd, true))
+	l.frames = http2.NewFramer(&l.out, nil)
+	if transport == "tcp" {
+		l.credit = 1 << 50
+		return l
+	}
+	l.out.WriteString(http2.ClientPreface)
+	must(l.frames.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30}))
+	must(l.frames.WriteWindowUpdate(0, 1<<30))
+	if transport == "ask" {
+		must(l.frames.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: head, EndHeaders: true}))
+		l.streamCredit = 65535
+	}
+	return l
+}
+
+// kept keeps the files of sockets open.
+var kept []*os.File
+
+// ask writes question i. It returns false if the service has no room for it yet.
+func (l *loader) ask(i int, b []byte, due time.Duration) bool {
+	if l.credit < len(b) || l.transport == "ask" && l.streamCredit < len(b) {
+		return false
+	}
+	l.credit -= len(b)
+	l.streamCredit -= len(b)
+	stream := uint32(2*i + 1)
+	l.sent[stream] = due
+	switch l.transport {
+	case "tcp":
+		l.order = append(l.order, stream)
+		l.out.Write(b)
+	case "ask":
+		l.order = append(l.order, stream)
+		writeData(l.frames, 1, false, b)
+	default:
+		must(l.frames.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: l.head, EndHeaders: true}))
+		writeData(l.frames, stream, true, b)
+	}
+	return true
+}
+
+// write writes what the socket takes.
+func (l *loader) write() {
+	for l.out.Len() > 0 {
+		n, err := unix.Write(l.fd, l.out.Bytes())
+		if err == unix.EAGAIN {
+			return
 		}
-		switch f := f.(type) {
-		case *http2.SettingsFrame:
-			if !f.IsAck() {
-				window, has := f.Value(http2.SettingInitialWindowSize)
-				l.mu.Lock()
-				if has {
-					l.streamCredit += int(window) - 65535
-					l.room.Signal()
-				}
-				must(l.out.WriteSettingsAck())
-				l.mu.Unlock()
-			}
-		case *http2.PingFrame:
-			if !f.IsAck() {
-				l.mu.Lock()
-				must(l.out.WritePing(true, f.Data))
-				l.mu.Unlock()
-			}
-		case *http2.WindowUpdateFrame:
-			l.mu.Lock()
-			if f.StreamID == 0 {
-				l.credit += int(f.Increment)
-			} else {
-				l.streamCredit += int(f.Increment)
-			}
-			l.room.Signal()
-			l.mu.Unlock()
-		case *http2.HeadersFrame:
-			fields, err := decoder.DecodeFull(f.HeaderBlockFragment())
+		if err != unix.EINTR {
 			must(err)
-			for _, h := range fields {
-				if h.Name == ":status" && h.Value != "200" || h.Name == "grpc-status" && h.Value != "0" {
-					l.mu.Lock()
-					l.bad++
-					l.mu.Unlock()
-				}
-			}
-			if f.StreamEnded() {
-				l.end(f.StreamID)
-			}
-		case *http2.DataFrame:
-			if l.transport == "ask" {
-				l.messages(f.Data())
-				continue
-			}
-			if f.StreamEnded() {
-				l.end(f.StreamID)
-			}
-		case *http2.RSTStreamFrame:
-			log.Fatalf("the service reset a stream: %v", f.ErrCode)
-		case *http2.GoAwayFrame:
-			log.Fatalf("the service ends the connection: %v", f.ErrCode)
+			l.out.Next(n)
 		}
+	}
+}
+
+// wait waits for an answer, or for room in the socket, and reads what there is.
+func (l *loader) wait(limit time.Duration) {
+	fds := []unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLIN}}
+	if l.out.Len() > 0 {
+		fds[0].Events |= unix.POLLOUT
+	}
+	timeout := unix.NsecToTimespec(max(limit, 0).Nanoseconds())
+	if n, err := unix.Ppoll(fds, &timeout, nil); err != nil && err != unix.EINTR {
+		log.Fatal(err)
+	} else if n <= 0 || fds[0].Revents&unix.POLLIN == 0 {
+		return
+	}
+	n, err := unix.Read(l.fd, l.buffer)
+	if err == unix.EAGAIN || err == unix.EINTR {
+		return
+	}
+	must(err)
+	if n == 0 {
+		log.Fatal("the service ended the connection")
+	}
+	if l.transport == "tcp" {
+		l.messages(l.buffer[:n])
+		return
+	}
+	l.in = append(l.in, l.buffer[:n]...)
+	for len(l.in) >= 9 {
+		n := 9 + int(l.in[0])<<16 + int(l.in[1])<<8 + int(l.in[2])
+		if len(l.in) < n {
+			break
+		}
+		f, err := http2.NewFramer(nil, bytes.NewReader(l.in[:n])).ReadFrame()
+		must(err)
+		l.frame(f)
+		l.in = l.in[n:]
+	}
+	l.in = append([]byte(nil), l.in...)
+}
+
+// frame takes a frame of the service.
+func (l *loader) frame(f http2.Frame) {
+	switch f := f.(type) {
+	case *http2.SettingsFrame:
+		if !f.IsAck() {
+			if window, has := f.Value(http2.SettingInitialWindowSize); has {
+				l.streamCredit += int(window) - 65535
+			}
+			must(l.frames.WriteSettingsAck())
+		}
+	case *http2.PingFrame:
+		if !f.IsAck() {
+			must(l.frames.WritePing(true, f.Data))
+		}
+	case *http2.WindowUpdateFrame:
+		if f.StreamID == 0 {
+			l.credit += int(f.Increment)
+		} else {
+			l.streamCredit += int(f.Increment)
+		}
+	case *http2.HeadersFrame:
+		fields, err := l.decoder.DecodeFull(f.HeaderBlockFragment())
+		must(err)
+		for _, h := range fields {
+			if h.Name == ":status" && h.Value != "200" || h.Name == "grpc-status" && h.Value != "0" {
+				l.bad++
+			}
+		}
+		if f.StreamEnded() {
+			l.end(f.StreamID)
+		}
+	case *http2.DataFrame:
+		if l.transport == "ask" {
+			l.messages(f.Data())
+		} else if f.StreamEnded() {
+			l.end(f.StreamID)
+		}
+	case *http2.RSTStreamFrame:
+		log.Fatalf("the service reset a stream: %v", f.ErrCode)
+	case *http2.GoAwayFrame:
+		log.Fatalf("the service ends the connection: %v", f.ErrCode)
 	}
 }
 
@@ -241,36 +290,19 @@ func (l *loader) messages(b []byte) {
 		if len(l.pending) < n {
 			break
 		}
-		l.mu.Lock()
-		next := l.order[0]
-		l.order = l.order[1:]
 		if l.transport == "ask" && bytes.HasPrefix(l.pending[5:], []byte{6 << 3}) { // a code comes first if there is one
 			l.bad++
 		}
-		l.mu.Unlock()
-		l.end(next)
-		l.pending = l.pending[n:]
+		l.end(l.order[0])
+		l.order, l.pending = l.order[1:], l.pending[n:]
 	}
 	l.pending = append([]byte(nil), l.pending...)
 }
 
-// readPlain reads answers without HTTP/2.
-func (l *loader) readPlain() {
-	b := make([]byte, 64<<10)
-	for {
-		n, err := l.conn.Read(b)
-		must(err)
-		l.messages(b[:n])
-	}
-}
-
 // end notes the end of an answer.
 func (l *loader) end(stream uint32) {
-	now := time.Since(l.began)
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if due, ok := l.sent[stream]; ok {
-		l.times = append(l.times, now-due)
+		l.times = append(l.times, time.Since(l.began)-due)
 		delete(l.sent, stream)
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/warmpath/warmpath"
-	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/tenant"
 	"github.com/warmpath/warmpath/test/testenv"
 )
@@ -190,17 +189,11 @@ func TestAPromptOfLongAgoIsNotExpectedByARouterThatJoins(t *testing.T) {
 	for age, expected := range map[time.Duration]bool{time.Second: true, 50 * time.Minute: false} {
 		synctest.Test(t, func(t *testing.T) {
 			b := newBus(1)
-			join := func() *member {
-				m := b.join(t, DefaultConfig(), 2, nil)
-				for h := range fleet.Holder(m.fleet.Snapshot().Holders()) {
-					m.fleet.SetTrust(h, fleet.TrustApproximate, "test")
-				}
-				return m
-			}
-			one := join()
+			b.approximate = 2 * time.Minute // set before a router joins: it may learn prompts at once
+			one := b.join(t, DefaultConfig(), 2, nil)
 			done(one.route(1, 640, ""))
 			testenv.Pass(age)
-			two := join()
+			two := b.join(t, DefaultConfig(), 2, nil)
 			testenv.Pass(3 * time.Second)
 			d := two.route(1, 640, "")
 			if got := d.PredictedTokens > 0; got != expected {
