@@ -60,6 +60,19 @@ func (f *Fleet) Answered(id WorkerID, s Signs) (restarted bool) {
 	return true
 }
 
+// Signs returns the last known signs of the worker's process, and the worker's Incarnation at the same moment. ok is
+// false if the worker is not present. Incarnation counts what this fleet saw, and the signs are the same for every
+// fleet that asks the process. Signs takes a lock for a moment.
+func (f *Fleet) Signs(id WorkerID) (s Signs, incarnation uint64, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.worker(id) == nil {
+		return Signs{}, 0, false
+	}
+	l := &f.known[id].life
+	return l.last, l.incarnation, true
+}
+
 // before reports whether next belongs to a later process than s.
 func (s *Signs) before(next *Signs) bool {
 	switch {

@@ -37,6 +37,27 @@ func TestAnotherProcessIsToldByItsSigns(t *testing.T) {
 	}
 }
 
+func TestSignsAreThoseOfThePresentProcess(t *testing.T) {
+	f := New(Config{})
+	id := f.Put("http://a", Facts{})
+	want := func(what string, s Signs, incarnation uint64) {
+		t.Helper()
+		if got, n, ok := f.Signs(id); got != s || n != incarnation || !ok {
+			t.Errorf("%s: %+v of incarnation %d, present: %v", what, got, n, ok)
+		}
+	}
+	want("before the first answer", Signs{}, 0)
+	f.Answered(id, Signs{Version: "1", Seed: 3})
+	f.Answered(id, Signs{Started: 100})
+	want("after two answers", Signs{Started: 100, Version: "1", Seed: 3}, 0)
+	f.Answered(id, Signs{Started: 200})
+	want("after a restart", Signs{Started: 200}, 1)
+	f.Remove(id)
+	if _, _, ok := f.Signs(id); ok {
+		t.Error("a worker that left has signs")
+	}
+}
+
 func TestAnAnswerAfterARefusedConnectionIsOfAnotherProcessOnce(t *testing.T) {
 	f := New(Config{})
 	id := f.Put("http://a", Facts{})
