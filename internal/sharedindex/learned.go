@@ -97,13 +97,13 @@ func (r *Reader) learnedTable(snap *fleet.Snapshot, places map[string]*fleet.Wor
 
 // learnedSeat returns the seat of a holder of learned placements; ok is false if there are none to use.
 func (r *Reader) learnedSeat(snap *fleet.Snapshot, places map[string]*fleet.Worker, holder string) (s seat, ok bool) {
-	parts := strings.SplitN(holder, " ", 4)
-	if len(parts) != 4 {
+	parts := strings.SplitN(holder, " ", 5)
+	if len(parts) != 5 {
 		return seat{}, false
 	}
-	rank, err := strconv.Atoi(parts[0])
-	size, err2 := strconv.Atoi(parts[1])
-	w := places[parts[3]]
+	rank, err := strconv.Atoi(parts[1])
+	size, err2 := strconv.Atoi(parts[2])
+	w := places[parts[4]]
 	if err != nil || err2 != nil || size < 1 || size > block.MaxSize || w == nil {
 		return seat{}, false
 	}
@@ -114,8 +114,12 @@ func (r *Reader) learnedSeat(snap *fleet.Snapshot, places map[string]*fleet.Work
 	if level, _ := snap.Trust(h); level != fleet.TrustApproximate {
 		return seat{}, false
 	}
+	// An earlier process had another cache.
+	if signs, _, present := r.parts.Fleet.Signs(w.ID); !present || processName(signs) != parts[0] {
+		return seat{}, false
+	}
 	full := []kvindex.GroupStats{{Attention: block.AttentionFull}}
-	return seat{holder: h, blockSize: size, algorithm: parts[2], measure: kvindex.NewMeasure(size, full, false, false)}, true
+	return seat{holder: h, blockSize: size, algorithm: parts[3], measure: kvindex.NewMeasure(size, full, false, false)}, true
 }
 
 // look looks a prompt up in what writers wrote, and in the learned placements if there are some.

@@ -51,17 +51,20 @@ type Placements struct {
 
 	// The fields below belong to Run's goroutine.
 	problem string
-	seen    map[string]uint64 // the incarnations of workers
+	seen    map[string]uint64 // the incarnations of workers, by URL
 }
 
 type placementCounts struct{ written, dropped atomic.Int64 }
 
 // placed is one prompt that was sent to a holder.
 type placed struct {
-	worker string
-	rank   int
-	size   int // tokens of a block
-	keys   []block.Key
+	worker string // its URL
+	// id and incarnation are those of the worker when the prompt was sent.
+	id          fleet.WorkerID
+	incarnation uint64
+	rank        int
+	size        int // tokens of a block
+	keys        []block.Key
 }
 
 const (
@@ -108,7 +111,7 @@ func (p *Placements) Placed(d *warmpath.Decision) {
 		return
 	}
 	p.keys += len(keys)
-	p.sending[pl.ID] = placed{pl.URL, pl.Rank, pl.BlockSize, keys}
+	p.sending[pl.ID] = placed{worker: pl.URL, id: d.Worker.ID, incarnation: d.Worker.Incarnation, rank: pl.Rank, size: pl.BlockSize, keys: keys}
 }
 
 // PrefillCompleted is a method of warmpath.Observer.
@@ -216,11 +219,13 @@ func (p *Placements) session(ctx context.Context) error {
 			return err
 		}
 		for some := p.take(); len(some) > 0; some = p.take() {
-			if err := p.write(ctx, client, scripts, some); err != nil {
-				p.counts.dropped.Add(int64(len(some)))
+			present, holders := p.holders(some)
+			p.counts.dropped.Add(int64(len(some) - len(present)))
+			if err := p.write(ctx, client, scripts, present, holders); err != nil {
+				p.counts.dropped.Add(int64(len(present)))
 				return err
 			}
-			p.counts.written.Add(int64(len(some)))
+			p.counts.written.Add(int64(len(present)))
 			p.problem = ""
 		}
 		select {
@@ -232,14 +237,19 @@ func (p *Placements) session(ctx context.Context) error {
 	}
 }
 
-// forgetRestarted takes the slots of workers away that began anew, with an empty cache. The next prompts of such a
-// worker get a new slot.
+// forgetRestarted takes the slots of workers away that began anew, with an empty cache. It is needed for engines that
+// do not say which process answers: their slots would go on counting. If the present process is known, its own slots
+// stay, because a router that found it earlier has written them.
 func (p *Placements) forgetRestarted(ctx context.Context, client valkey.Client, scripts map[string]string) error {
 	snap := p.parts.Fleet.Snapshot()
 	for _, w := range snap.Workers() {
 		before, known := p.seen[w.URL]
 		if known && before != w.Incarnation {
-			if err := p.call(ctx, client, scripts[forgetPlacedScript], w.URL).Error(); err != nil {
+			present := ""
+			if signs, _, _ := p.parts.Fleet.Signs(w.ID); signs.Started > 0 { // a seed may be one that an argument gave
+				present = processName(signs)
+			}
+			if err := p.call(ctx, client, scripts[forgetPlacedScript], w.URL, present).Error(); err != nil {
 				return fmt.Errorf("forget the placements at a worker that began anew: %w", err)
 			}
 		}
@@ -260,9 +270,12 @@ func (p *Placements) call(ctx context.Context, client valkey.Client, script stri
 	return client.Do(ctx, client.B().Evalsha().Sha1(script).Numkeys(1).Key(p.names.placed()).Arg(args...).Build())
 }
 
-// write writes some prompts under the slots of the present period.
-func (p *Placements) write(ctx context.Context, client valkey.Client, scripts map[string]string, some []placed) error {
-	series, floor, slots, err := p.slots(ctx, client, scripts[placedScript], some)
+// write writes some prompts under the slots that their holders have in the present period.
+func (p *Placements) write(ctx context.Context, client valkey.Client, scripts map[string]string, some []placed, holders []string) error {
+	if len(some) == 0 {
+		return nil
+	}
+	series, floor, slots, err := p.slots(ctx, client, scripts[placedScript], holders)
 	if err != nil {
 		return err
 	}
@@ -285,21 +298,30 @@ func (p *Placements) write(ctx context.Context, client valkey.Client, scripts ma
 	return nil
 }
 
-// slots returns the slot of each prompt's holder in the present period, the series of these slots, and the lowest slot
-// that counts, as scripts take it.
-func (p *Placements) slots(ctx context.Context, client valkey.Client, script string, some []placed) (series, floor string, slots []uint32, err error) {
+// holders returns what placedHolder says of each prompt's holder. It leaves out prompts at workers that left or began
+// anew since: such a prompt is in no cache.
+func (p *Placements) holders(some []placed) (left []placed, names []string) {
+	for _, one := range some {
+		signs, incarnation, ok := p.parts.Fleet.Signs(one.id)
+		if ok && incarnation == one.incarnation {
+			left, names = append(left, one), append(names, placedHolder(processName(signs), one.rank, one.size, p.parts.Algorithm, one.worker))
+		}
+	}
+	return left, names
+}
+
+// slots returns the slot of each holder in the present period, the series of these slots, and the lowest slot that
+// counts, as scripts take it.
+func (p *Placements) slots(ctx context.Context, client valkey.Client, script string, holders []string) (series, floor string, slots []uint32, err error) {
 	var fresh [seriesBytes]byte
 	rand.Read(fresh[:]) // never fails
-	args := []string{string(fresh[:]), strconv.FormatUint(uint64(maxSlot), 10), strconv.FormatInt(periodOf(p.parts.TTL).Milliseconds(), 10), strconv.Itoa(periods)}
-	for _, one := range some {
-		args = append(args, placedHolder(one.worker, one.rank, one.size, p.parts.Algorithm))
-	}
+	args := append([]string{string(fresh[:]), strconv.FormatUint(uint64(maxSlot), 10), strconv.FormatInt(periodOf(p.parts.TTL).Milliseconds(), 10), strconv.Itoa(periods)}, holders...)
 	answer, err := p.call(ctx, client, script, args...).ToArray()
 	if err != nil {
 		return "", "", nil, fmt.Errorf("get slots for learned placements: %w", err)
 	}
-	if len(answer) != 2+len(some) {
-		return "", "", nil, fmt.Errorf("get slots for learned placements: %d values instead of %d", len(answer), 2+len(some))
+	if len(answer) != 2+len(holders) {
+		return "", "", nil, fmt.Errorf("get slots for learned placements: %d values instead of %d", len(answer), 2+len(holders))
 	}
 	if series, err = answer[0].ToString(); err != nil || len(series) != seriesBytes {
 		return "", "", nil, fmt.Errorf("get slots: %q is not of this program: delete it", p.names.placed())
@@ -318,8 +340,15 @@ func (p *Placements) slots(ctx context.Context, client valkey.Client, script str
 // periodOf returns the length of a period.
 func periodOf(ttl time.Duration) time.Duration { return max(ttl/periods, time.Millisecond) }
 
-// placedHolder names a holder of learned placements at the server. Each field is as it is in a description. The URL
-// comes last, because it may have any character.
-func placedHolder(worker string, rank, size int, a block.Algorithm) string {
-	return fmt.Sprintf("%d %d %s %s", rank, size, a, worker)
+// placedHolder names a holder of learned placements at the server. Each field but the process is as it is in a
+// description. The URL comes last, because it may have any character.
+func placedHolder(process string, rank, size int, a block.Algorithm, worker string) string {
+	return fmt.Sprintf("%s %d %d %s %s", process, rank, size, a, worker)
+}
+
+// processName names a worker's process as every router does that asks it: the start in Unix milliseconds, and the
+// random number that the process drew when it began; 0 is not known. A worker's Incarnation is no name: each router
+// counts its own.
+func processName(s fleet.Signs) string {
+	return fmt.Sprintf("%.0f/%d", s.Started*1000, s.Seed)
 }

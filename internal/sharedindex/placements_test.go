@@ -21,6 +21,7 @@ type learners struct {
 	placements [2]*Placements
 	readers    [2]*Reader
 	stops      [2]func()
+	config     Config
 	hasher     *block.Hasher
 	id         uint64
 }
@@ -32,21 +33,32 @@ func learning(t *testing.T, s *testenv.ValkeyServer, ttl time.Duration) *learner
 		t.Fatal(err)
 	}
 	l := &learners{T: t, hasher: h}
-	cfg := DefaultConfig()
-	cfg.URL, cfg.Lease, cfg.Timeout = "valkey://"+s.Address, time.Second, 300*time.Millisecond
+	l.config = DefaultConfig()
+	l.config.URL, l.config.Lease, l.config.Timeout = "valkey://"+s.Address, time.Second, 300*time.Millisecond
 	for i := range l.readers {
-		l.fleets[i] = fleetOf(3)
-		log := slog.New(slog.DiscardHandler)
-		l.placements[i] = NewPlacements(cfg, PlacementsParts{Fleet: l.fleets[i], Algorithm: block.XXH3, TTL: ttl, Log: log})
-		l.readers[i] = NewReader(cfg, ReaderParts{Fleet: l.fleets[i], Log: log, LearnedTTL: ttl})
-		ctx, stop := context.WithCancel(context.Background())
-		var running sync.WaitGroup
-		running.Go(func() { _ = l.placements[i].Run(ctx) })
-		running.Go(func() { _ = l.readers[i].Run(ctx) })
-		l.stops[i] = func() { stop(); running.Wait() }
-		t.Cleanup(l.stops[i])
+		l.start(i, ttl)
 	}
 	return l
+}
+
+// start starts a router, which knows nothing yet of the workers' processes.
+func (l *learners) start(router int, ttl time.Duration) {
+	f, log := fleetOf(3), slog.New(slog.DiscardHandler)
+	p := NewPlacements(l.config, PlacementsParts{Fleet: f, Algorithm: block.XXH3, TTL: ttl, Log: log})
+	r := NewReader(l.config, ReaderParts{Fleet: f, Log: log, LearnedTTL: ttl})
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = p.Run(ctx) })
+	running.Go(func() { _ = r.Run(ctx) })
+	l.fleets[router], l.placements[router], l.readers[router] = f, p, r
+	l.stops[router] = func() { stop(); running.Wait() }
+	l.Cleanup(l.stops[router])
+}
+
+// answered lets a router hear when the process of a worker began.
+func (l *learners) answered(router, worker int, started float64) {
+	f := l.fleets[router]
+	f.Answered(f.Snapshot().Workers()[worker].ID, fleet.Signs{Started: started})
 }
 
 func (l *learners) keys(seed uint64) []block.Key {
@@ -58,7 +70,9 @@ func (l *learners) keys(seed uint64) []block.Key {
 func (l *learners) send(router, holder int, seed uint64) {
 	p := l.placements[router]
 	l.id++
-	one := placed{fmt.Sprint("http://worker-", holder), 0, 16, l.keys(seed)}
+	url := fmt.Sprint("http://worker-", holder)
+	id, _ := l.fleets[router].Find(url)
+	one := placed{worker: url, id: id, incarnation: l.fleets[router].Snapshot().ByID(id).Incarnation, size: 16, keys: l.keys(seed)}
 	p.mu.Lock()
 	p.sending[l.id] = one
 	p.keys += len(one.keys)
@@ -124,6 +138,73 @@ func TestLearnedPlacementsEndWithTheirTTL(t *testing.T) {
 	})
 }
 
+// No router runs while a worker begins anew.
+func TestALearnedPlacementCountsOnlyAtTheProcessThatComputedIt(t *testing.T) {
+	onEach(t, func(t *testing.T, s *testenv.ValkeyServer) {
+		l := learning(t, s, time.Minute)
+		for router := range 2 {
+			l.answered(router, 1, 100.25)
+			l.answered(router, 2, 100.5)
+		}
+		l.send(0, 1, 1)
+		l.send(0, 2, 2)
+		testenv.Until(t, "the other router knows both prompts", func() bool {
+			return l.blocks(1, 1) == [3]int{0, 40, 0} && l.blocks(1, 2) == [3]int{0, 0, 40}
+		})
+		l.stops[0]()
+		l.stops[1]()
+		for router := range 2 {
+			l.start(router, time.Minute)
+			l.answered(router, 1, 200)
+			l.answered(router, 2, 100.5)
+			testenv.Until(t, "what the worker that stayed has is known", func() bool { return l.blocks(router, 2) == [3]int{0, 0, 40} })
+			if n := l.blocks(router, 1); n != [3]int{} {
+				t.Errorf("a prompt that an earlier process computed counts as %v", n)
+			}
+		}
+		l.send(0, 1, 3)
+		testenv.Until(t, "the new process has a prompt", func() bool { return l.blocks(1, 3) == [3]int{0, 40, 0} })
+	})
+}
+
+// Router 0 sees first that worker 1 began anew. What it places there stays when router 1 sees it.
+func TestARouterThatIsLateForgetsNoPlacementAtTheNewProcess(t *testing.T) {
+	l := learning(t, testenv.StartValkey(t, "valkey"), time.Minute)
+	l.answered(0, 1, 100)
+	l.answered(1, 1, 100)
+	l.send(1, 1, 1)
+	testenv.Until(t, "the prompt is known", func() bool { return l.blocks(0, 1) == [3]int{0, 40, 0} })
+	l.answered(0, 1, 200)
+	testenv.Until(t, "router 0 forgets it", func() bool { return l.blocks(0, 1) == [3]int{} })
+	l.send(0, 1, 2)
+	testenv.Until(t, "router 0 knows the new prompt", func() bool { return l.blocks(0, 2) == [3]int{0, 40, 0} })
+	testenv.Until(t, "the old one is forgotten by all", func() bool { return l.blocks(1, 1) == [3]int{} })
+	l.answered(1, 1, 200)
+	testenv.Until(t, "router 1 knows the new prompt", func() bool { return l.blocks(1, 2) == [3]int{0, 40, 0} })
+	l.send(1, 0, 3) // after router 1 forgot what it had to forget
+	testenv.Until(t, "router 1 wrote", func() bool { return l.blocks(0, 3) == [3]int{40, 0, 0} })
+	if n := l.blocks(0, 2); n != [3]int{0, 40, 0} {
+		t.Errorf("after router 1 saw the new process, the new prompt counts as %v", n)
+	}
+}
+
+func TestPromptsAtAProcessThatEndedAreNotShared(t *testing.T) {
+	f := fleetOf(3)
+	p := NewPlacements(DefaultConfig(), PlacementsParts{Fleet: f, Algorithm: block.XXH3})
+	var some []placed
+	for _, w := range f.Snapshot().Workers() {
+		some = append(some, placed{worker: w.URL, id: w.ID, incarnation: w.Incarnation, size: 16})
+	}
+	f.Remove(some[0].id)
+	f.Refused(some[1].id)
+	f.Answered(some[1].id, fleet.Signs{})
+	f.Answered(some[2].id, fleet.Signs{Started: 100.25, Seed: 7})
+	left, holders := p.holders(some)
+	if len(left) != 1 || len(holders) != 1 || holders[0] != "100250/7 0 16 xxh3 http://worker-2" {
+		t.Errorf("%v at %q", left, holders)
+	}
+}
+
 func TestPromptsThatWereNotComputedAreNotShared(t *testing.T) {
 	p := NewPlacements(DefaultConfig(), PlacementsParts{})
 	for id, e := range map[uint64]warmpath.Ending{1: {Unsent: true, Outcome: fleet.OutcomeServed}, 2: {Outcome: fleet.OutcomeFailed}, 3: {Outcome: fleet.OutcomeServed}} {
@@ -139,7 +220,7 @@ func TestPromptsThatWereNotComputedAreNotShared(t *testing.T) {
 }
 
 func FuzzSlotsOfPlacements(f *testing.F) {
-	f.Add("17 0 16 xxh3 http://worker-0", "3")
+	f.Add("17 0/0 0 16 xxh3 http://worker-0", "3")
 	f.Add("99999999999999999999 ", "-1")
 	r := NewReader(DefaultConfig(), ReaderParts{Fleet: fleetOf(1), Log: slog.New(slog.DiscardHandler)})
 	snap := r.parts.Fleet.Snapshot()

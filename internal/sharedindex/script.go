@@ -196,10 +196,11 @@ redis.call('HSET', hash, 'last', string.format('%d', last), 'floor', string.form
 redis.call('PEXPIRE', hash, 2 * ARGV[3] * ARGV[4])
 return out`
 
-// forgetPlacedScript forgets the learned placements at a worker, ARGV[1].
+// forgetPlacedScript forgets the learned placements at a worker, ARGV[1], except those at its process ARGV[2].
 const forgetPlacedScript = `#!lua flags=allow-oom
 for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
-  if string.match(field, '^%d+ %d+ %d+ %S+ (.*)$') == ARGV[1] then redis.call('HDEL', KEYS[1], field) end
+  local process, url = string.match(field, '^%d+ (%S+) %d+ %d+ %S+ (.*)$')
+  if url == ARGV[1] and process ~= ARGV[2] then redis.call('HDEL', KEYS[1], field) end
 end
 return 0`
 
