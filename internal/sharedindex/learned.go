@@ -33,7 +33,7 @@ func (r *Reader) readPlaced(ctx context.Context, client valkey.Client) (*placedS
 	if err != nil {
 		return nil, fmt.Errorf("read the server's clock: %w", err)
 	}
-	fields, err := client.Do(ctx, client.B().Hgetall().Key(r.names.placed()).Build()).AsStrMap()
+	fields, err := client.Do(ctx, client.B().Hgetall().Key(r.names.placed(r.parts.LearnedTTL)).Build()).AsStrMap()
 	if err != nil {
 		return nil, fmt.Errorf("read the slots of learned placements: %w", err)
 	}

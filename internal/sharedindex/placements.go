@@ -267,7 +267,7 @@ func (p *Placements) forgetRestarted(ctx context.Context, client valkey.Client, 
 
 // call calls a script about the slots of learned placements.
 func (p *Placements) call(ctx context.Context, client valkey.Client, script string, args ...string) valkey.ValkeyResult {
-	return client.Do(ctx, client.B().Evalsha().Sha1(script).Numkeys(1).Key(p.names.placed()).Arg(args...).Build())
+	return client.Do(ctx, client.B().Evalsha().Sha1(script).Numkeys(1).Key(p.names.placed(p.parts.TTL)).Arg(args...).Build())
 }
 
 // write writes some prompts under the slots that their holders have in the present period.
@@ -324,12 +324,12 @@ func (p *Placements) slots(ctx context.Context, client valkey.Client, script str
 		return "", "", nil, fmt.Errorf("get slots for learned placements: %d values instead of %d", len(answer), 2+len(holders))
 	}
 	if series, err = answer[0].ToString(); err != nil || len(series) != seriesBytes {
-		return "", "", nil, fmt.Errorf("get slots: %q is not of this program: delete it", p.names.placed())
+		return "", "", nil, fmt.Errorf("get slots: %q is not of this program: delete it", p.names.placed(p.parts.TTL))
 	}
 	for _, a := range answer[1:] {
 		slot, err := a.AsInt64()
 		if err != nil || slot < 0 || slot > int64(maxSlot) {
-			return "", "", nil, fmt.Errorf("get slots: %q is not of this program: delete it", p.names.placed())
+			return "", "", nil, fmt.Errorf("get slots: %q is not of this program: delete it", p.names.placed(p.parts.TTL))
 		}
 		slots = append(slots, uint32(slot))
 	}

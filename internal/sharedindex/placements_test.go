@@ -205,6 +205,24 @@ func TestPromptsAtAProcessThatEndedAreNotShared(t *testing.T) {
 	}
 }
 
+// Routers with different TTLs share no placements, and do not disturb each other.
+func TestEachTTLHasPlacementsOfItsOwn(t *testing.T) {
+	l := learning(t, testenv.StartValkey(t, "valkey"), time.Hour)
+	l.stops[1]()
+	l.start(1, 2*time.Hour)
+	for seed := range uint64(3) {
+		l.send(0, 1, seed)
+		testenv.Until(t, "router 0 knows its prompt", func() bool { return l.blocks(0, seed) == [3]int{0, 40, 0} })
+		l.send(1, 2, seed)
+		testenv.Until(t, "router 1 knows its prompt", func() bool { return l.blocks(1, seed) == [3]int{0, 0, 40} })
+	}
+	for seed := range uint64(3) {
+		testenv.Until(t, "both still know all their prompts", func() bool {
+			return l.blocks(0, seed) == [3]int{0, 40, 0} && l.blocks(1, seed) == [3]int{0, 0, 40}
+		})
+	}
+}
+
 func TestPromptsThatWereNotComputedAreNotShared(t *testing.T) {
 	p := NewPlacements(DefaultConfig(), PlacementsParts{})
 	for id, e := range map[uint64]warmpath.Ending{1: {Unsent: true, Outcome: fleet.OutcomeServed}, 2: {Outcome: fleet.OutcomeFailed}, 3: {Outcome: fleet.OutcomeServed}} {

@@ -3,6 +3,8 @@ package sharedindex
 import (
 	"cmp"
 	"encoding/binary"
+	"strconv"
+	"time"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/kvindex"
@@ -107,8 +109,11 @@ func tag(first block.Key) string {
 // slots is the name of a hash with the present series and the last slot that was given out in it.
 func (n names) slots() string { return n.prefix + "slots" }
 
-// placed is the name of a hash with the slots of learned placements.
-func (n names) placed() string { return n.prefix + "placed" }
+// placed is the name of a hash with the slots of learned placements that count for a TTL. It has the length of a
+// period: routers with different TTLs count periods differently, so each TTL has slots of its own.
+func (n names) placed(ttl time.Duration) string {
+	return n.prefix + "placed:" + strconv.FormatInt(periodOf(ttl).Milliseconds(), 10)
+}
 
 // writers is the name of the sorted set of writers, each with the time of its last sign of life.
 func (n names) writers() string { return n.prefix + "writers" }
