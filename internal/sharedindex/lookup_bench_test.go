@@ -18,7 +18,7 @@ import (
 
 // filled returns a shared index in which each of some prompts of 512 blocks is at each of 8 holders. The prompts have
 // the first 20 blocks in common.
-func filled(b *testing.B, kind string, prompts int) (*mirrored, [][]block.Key) {
+func filled(b testing.TB, kind string, prompts int) (*mirrored, [][]block.Key) {
 	b.Helper()
 	h, err := block.NewHasher(block.XXH3, 16)
 	if err != nil {
