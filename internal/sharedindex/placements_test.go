@@ -94,9 +94,19 @@ func (l *learners) blocks(router int, seed uint64) (n [3]int) {
 	return n
 }
 
+// answer returns what blocks returns, once the shared index answers: this machine may be so busy that a lookup is late.
+func (l *learners) answer(router int, seed uint64) (n [3]int) {
+	l.Helper()
+	testenv.Until(l, "the shared index answers", func() bool {
+		n = l.blocks(router, seed)
+		return n[0] >= 0
+	})
+	return n
+}
+
 func TestLearnedPlacementsAreSharedAndOutliveTheirRouter(t *testing.T) {
 	onEach(t, func(t *testing.T, s *testenv.ValkeyServer) {
-		l := learning(t, s, time.Minute)
+		l := learning(t, s, time.Hour)
 		l.send(0, 1, 1)
 		l.send(1, 2, 2)
 		for router := range 2 {
@@ -105,7 +115,7 @@ func TestLearnedPlacementsAreSharedAndOutliveTheirRouter(t *testing.T) {
 			})
 		}
 		l.stops[0]()
-		if n := l.blocks(1, 1); n != [3]int{0, 40, 0} {
+		if n := l.answer(1, 1); n != [3]int{0, 40, 0} {
 			t.Errorf("after its router ended, a prompt counts as %v", n)
 		}
 		l.fleets[1].SetTrust(1, fleet.TrustExact, "") // now somebody follows its events
@@ -119,7 +129,7 @@ func TestLearnedPlacementsAreSharedAndOutliveTheirRouter(t *testing.T) {
 		command(t, s, "FLUSHALL")
 		l.send(1, 2, 3)
 		testenv.Until(t, "placements are shared after FLUSHALL", func() bool { return l.blocks(1, 3) == [3]int{0, 0, 40} })
-		if n := l.blocks(1, 2); n != [3]int{} {
+		if n := l.answer(1, 2); n != [3]int{} {
 			t.Errorf("a prompt that the server lost counts as %v", n)
 		}
 	})
@@ -129,8 +139,10 @@ func TestLearnedPlacementsAreSharedAndOutliveTheirRouter(t *testing.T) {
 func TestLearnedPlacementsEndWithTheirTTL(t *testing.T) {
 	s := testenv.StartValkey(t, "valkey")
 	l := learning(t, s, 4*time.Second)
-	l.send(0, 0, 1)
-	testenv.Until(t, "the prompt is known", func() bool { return l.blocks(1, 1)[0] == 40 })
+	testenv.Until(t, "the prompt is known", func() bool {
+		l.send(0, 0, 1) // again, if the machine was busy for so long that it ended
+		return l.blocks(1, 1)[0] == 40
+	})
 	testenv.Until(t, "the placement ended, and the other one counts", func() bool {
 		l.send(0, 1, 1)
 		n := l.blocks(1, 1)
@@ -141,7 +153,7 @@ func TestLearnedPlacementsEndWithTheirTTL(t *testing.T) {
 // No router runs while a worker begins anew.
 func TestALearnedPlacementCountsOnlyAtTheProcessThatComputedIt(t *testing.T) {
 	onEach(t, func(t *testing.T, s *testenv.ValkeyServer) {
-		l := learning(t, s, time.Minute)
+		l := learning(t, s, time.Hour)
 		for router := range 2 {
 			l.answered(router, 1, 100.25)
 			l.answered(router, 2, 100.5)
@@ -154,11 +166,11 @@ func TestALearnedPlacementCountsOnlyAtTheProcessThatComputedIt(t *testing.T) {
 		l.stops[0]()
 		l.stops[1]()
 		for router := range 2 {
-			l.start(router, time.Minute)
+			l.start(router, time.Hour)
 			l.answered(router, 1, 200)
 			l.answered(router, 2, 100.5)
 			testenv.Until(t, "what the worker that stayed has is known", func() bool { return l.blocks(router, 2) == [3]int{0, 0, 40} })
-			if n := l.blocks(router, 1); n != [3]int{} {
+			if n := l.answer(router, 1); n != [3]int{} {
 				t.Errorf("a prompt that an earlier process computed counts as %v", n)
 			}
 		}
@@ -169,7 +181,7 @@ func TestALearnedPlacementCountsOnlyAtTheProcessThatComputedIt(t *testing.T) {
 
 // Router 0 sees first that worker 1 began anew. What it places there stays when router 1 sees it.
 func TestARouterThatIsLateForgetsNoPlacementAtTheNewProcess(t *testing.T) {
-	l := learning(t, testenv.StartValkey(t, "valkey"), time.Minute)
+	l := learning(t, testenv.StartValkey(t, "valkey"), time.Hour)
 	l.answered(0, 1, 100)
 	l.answered(1, 1, 100)
 	l.send(1, 1, 1)
@@ -183,7 +195,7 @@ func TestARouterThatIsLateForgetsNoPlacementAtTheNewProcess(t *testing.T) {
 	testenv.Until(t, "router 1 knows the new prompt", func() bool { return l.blocks(1, 2) == [3]int{0, 40, 0} })
 	l.send(1, 0, 3) // after router 1 forgot what it had to forget
 	testenv.Until(t, "router 1 wrote", func() bool { return l.blocks(0, 3) == [3]int{40, 0, 0} })
-	if n := l.blocks(0, 2); n != [3]int{0, 40, 0} {
+	if n := l.answer(0, 2); n != [3]int{0, 40, 0} {
 		t.Errorf("after router 1 saw the new process, the new prompt counts as %v", n)
 	}
 }
