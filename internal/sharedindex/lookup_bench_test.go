@@ -136,6 +136,7 @@ func BenchmarkMemory(b *testing.B) {
 						b.Fatal(err)
 					}
 					bench := newBench(b, testenv.StartValkey(b, kind), 8)
+					bench.prefix = DefaultConfig().Prefix // it is in each name
 					m := bench.mirror(h, kvindex.Config{})
 					m.settle()
 					before := used(b, bench)

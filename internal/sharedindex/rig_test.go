@@ -1,6 +1,7 @@
 package sharedindex
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -45,6 +46,7 @@ type bench struct {
 	fleet  *fleet.Fleet
 	number atomic.Int64
 	cache  int64
+	prefix string // of the keys of all indexes; "": each has another one
 }
 
 func newBench(tb testing.TB, s *testenv.ValkeyServer, holders int) *bench {
@@ -77,7 +79,7 @@ type mirrored struct {
 func (b *bench) mirror(h *block.Hasher, cfg kvindex.Config) *mirrored {
 	n := b.number.Add(1)
 	c := DefaultConfig()
-	c.URL, c.Prefix, c.ClientCache = "valkey://x", fmt.Sprintf("%d:", n), b.cache
+	c.URL, c.Prefix, c.ClientCache = "valkey://x", cmp.Or(b.prefix, fmt.Sprintf("%d:", n)), b.cache
 	c.Timeout, c.Lease, c.TTL = time.Minute, time.Hour, 24*time.Hour // the machine may be busy, and no time matters here
 	m := &mirrored{bench: b, hasher: h}
 	m.writer = NewWriter(c, WriterParts{Fleet: b.fleet, Algorithm: h.Algorithm(), Log: slog.New(slog.DiscardHandler),
