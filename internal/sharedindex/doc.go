@@ -12,17 +12,3 @@
 // the writer can not be sure what is at the server, it gives a holder a new slot and writes the holder anew: the
 // entries of the old slot count for nobody.
 package sharedindex
-
-import (
-	"cmp"
-	"strings"
-)
-
-// problemOf returns the text of an error for logs, on one line and not too long.
-func problemOf(err error) string {
-	if err == nil {
-		return ""
-	}
-	text := strings.Join(strings.Fields(err.Error()), " ")
-	return cmp.Or(text[:min(len(text), 300)], "unknown")
-}

@@ -48,6 +48,7 @@ type Reader struct {
 	mu      sync.Mutex               // guards the fields below
 	trusted map[fleet.Holder]opinion // what the reader told the fleet last
 	problem string                   // the problem that was logged last
+	alone   bool                     // the log says that nobody writes
 }
 
 // opinion is a level of trust with its reason.
@@ -74,9 +75,6 @@ func (r *Reader) Stats() Stats {
 		CacheHits: c.hits.Load(), CacheMiss: c.misses.Load(), Invalid: c.invalid.Load(), Writers: c.writers.Load(), Holders: c.holders.Load(), PlacementHolders: c.placementHolders.Load(),
 	}
 }
-
-// ErrNoServer means that the server of the shared index does not answer at present.
-var ErrNoServer = errors.New("the server of the shared index does not answer")
 
 // Run connects to the server, and follows what writers say of holders, until ctx ends. Without a server it tries again.
 // It returns nil.
@@ -169,7 +167,15 @@ func (r *Reader) lost(err error) {
 	defer r.mu.Unlock()
 	for h, o := range r.trusted {
 		if o.level != fleet.TrustNone && !o.learned {
-			r.trust(h, opinion{level: fleet.TrustNone, why: ErrNoServer.Error()})
+			r.trust(h, opinion{level: fleet.TrustNone, why: reasonOf(err)})
+		}
+	}
+	if err != nil {
+		snap := r.parts.Fleet.Snapshot()
+		for _, w := range snap.Workers() {
+			for _, h := range w.Holders {
+				r.unknown(w, h, reasonOf(err))
+			}
 		}
 	}
 	if text := problemOf(err); err != nil && text != r.problem {
@@ -184,6 +190,35 @@ func (r *Reader) trust(h fleet.Holder, o opinion) {
 	if level, why := r.parts.Fleet.Snapshot().Trust(h); level != o.level || why != o.why {
 		r.parts.Fleet.SetTrust(h, o.level, o.why)
 	}
+}
+
+// unknown says why the router knows nothing of a holder whose engine publishes events. It learns from its own requests.
+// Of other holders the fleet says the reason itself. Callers hold r.mu.
+func (r *Reader) unknown(w *fleet.Worker, h fleet.Holder, why string) {
+	if o, was := r.trusted[h]; was && !o.learned || len(w.Facts.Events) == 0 {
+		return
+	}
+	r.trust(h, opinion{fleet.TrustApproximate, "learned from requests, because " + why, true})
+}
+
+// nobodyWrites is what to do if a shared index has no writer.
+const nobodyWrites = "nobody writes the shared index: start warmpath index, or a router with index.valkey.write, with the same url, prefix and database"
+
+// greet logs that the index is read, and whether somebody writes it. writers are the writers with a sign of life, and
+// all those that count. Callers hold r.mu.
+func (r *Reader) greet(writers, all int, snap *fleet.Snapshot) {
+	if r.counts.connected.CompareAndSwap(false, true) {
+		r.problem, r.alone = "", false
+		r.parts.Log.Info("reading the shared index", "server", r.config.Address(), "writers", all, "holders", r.counts.holders.Load())
+	}
+	needed := slices.ContainsFunc(snap.Workers(), func(w *fleet.Worker) bool { return len(w.Facts.Events) > 0 })
+	switch alone := writers == 0 && needed; {
+	case alone && !r.alone:
+		r.parts.Log.Warn(nobodyWrites, "server", r.config.Address(), "prefix", r.config.Prefix, "database", r.config.Database)
+	case !alone && r.alone:
+		r.parts.Log.Info("somebody writes the shared index now", "server", r.config.Address(), "writers", writers)
+	}
+	r.alone = writers == 0 && needed
 }
 
 // seat is a holder of the fleet that a writer describes.
@@ -267,7 +302,7 @@ func (r *Reader) follow(ctx context.Context, client valkey.Client) error {
 	if err != nil {
 		return err
 	}
-	r.use(series, all, learned)
+	r.use(series, all, len(texts), learned)
 	return nil
 }
 
@@ -281,8 +316,9 @@ func (r *Reader) complain(err error) {
 }
 
 // use makes a new table. If several writers describe a holder, it uses the one that knows it best, and of equal ones
-// the one with the lower slot, so that the choice does not change without need.
-func (r *Reader) use(series string, all []*description, learned *placedSlots) {
+// the one with the lower slot, so that the choice does not change without need. writers is how many writers gave a sign
+// of life; those of an older series or of another version are not in all.
+func (r *Reader) use(series string, all []*description, writers int, learned *placedSlots) {
 	best, entries := map[fleet.Holder]*holderEntry{}, 0
 	snap := r.parts.Fleet.Snapshot()
 	places := map[string]*fleet.Worker{}
@@ -309,6 +345,10 @@ func (r *Reader) use(series string, all []*description, learned *placedSlots) {
 		}
 	}
 	t := &table{names: names{prefix: r.names.prefix, series: series}, bySlot: map[uint32]int{}}
+	missing := "no writer of the shared index knows this worker"
+	if writers == 0 {
+		missing = nobodyWrites
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	maps.DeleteFunc(r.trusted, func(h fleet.Holder, _ opinion) bool { return snap.Worker(h) == nil })
@@ -317,8 +357,9 @@ func (r *Reader) use(series string, all []*description, learned *placedSlots) {
 			e := best[h]
 			if e == nil {
 				if o, was := r.trusted[h]; was && !o.learned {
-					r.trust(h, opinion{level: fleet.TrustNone, why: "no writer of the shared index knows this worker"})
+					r.trust(h, opinion{level: fleet.TrustNone, why: missing})
 				}
+				r.unknown(w, h, missing)
 				continue
 			}
 			level := fleet.ParseTrust(e.Trust)
@@ -340,10 +381,7 @@ func (r *Reader) use(series string, all []*description, learned *placedSlots) {
 	r.table.Store(t)
 	r.counts.writers.Store(int64(len(all)))
 	r.counts.holders.Store(int64(len(t.seats)))
-	if r.counts.connected.CompareAndSwap(false, true) {
-		r.problem = ""
-		r.parts.Log.Info("reading the shared index", "server", r.config.Address(), "writers", len(all), "holders", len(t.seats))
-	}
+	r.greet(writers, len(all), snap)
 }
 
 func betterThan(a, b *holderEntry) bool {

@@ -1,0 +1,57 @@
+package sharedindex
+
+import (
+	"cmp"
+	"errors"
+	"net"
+	"strings"
+
+	"github.com/valkey-io/valkey-go"
+)
+
+// ErrNoServer means that the server of the shared index does not answer at present.
+var ErrNoServer = errors.New("the server of the shared index does not answer")
+
+// remedies are what to do about an error that a server answers with. The first one whose text is in the error counts.
+var remedies = []struct{ text, remedy string }{
+	{"NOAUTH", "it asks for a password: set index.valkey.password_file, password_env or password (and username, if it is not the user default)"},
+	{"WRONGPASS", "it knows no such user, or the password is another one: correct index.valkey.username and password_file, password_env or password"},
+	{"NOPERM", "give the user of index.valkey.username this right, for all keys with index.valkey.prefix"},
+	{"DB index is out of range", "index.valkey.database is no database of this server"},
+	{"MOVED", "it belongs to a cluster: set index.valkey.cluster: true"},
+	{"CROSSSLOT", "it belongs to a cluster: set index.valkey.cluster: true"},
+	{"SELECT is not allowed in cluster mode", "a cluster has only one database: remove index.valkey.database"},
+	{"READONLY", "it is a replica: name the primary server in index.valkey.url"},
+	{"unknown command 'HELLO'", "it is older than Redis 7.0"},
+	{"begin TLS: context deadline exceeded", "its port may have no TLS: then write valkey:// or redis:// in index.valkey.url"},
+	{"begin TLS: EOF", "its port may have no TLS: then write valkey:// or redis:// in index.valkey.url"},
+	{"connection reset by peer", "its port may have TLS: then write valkeys:// or rediss:// in index.valkey.url"},
+}
+
+// problemOf returns the text of an error for logs, on one line and not too long, with what to do about it.
+func problemOf(err error) string {
+	if err == nil {
+		return ""
+	}
+	text := err.Error()
+	if o := new(net.OpError); errors.As(err, &o) && o.Source != nil {
+		// The port of our end differs each time. Without it, the text of a problem that goes on stays the same.
+		text = strings.ReplaceAll(text, o.Source.String()+"->", "")
+	}
+	text = strings.Join(strings.Fields(text), " ")
+	short := cmp.Or(text[:min(len(text), 300)], "unknown")
+	for _, r := range remedies {
+		if strings.Contains(text, r.text) {
+			return short + " (" + r.remedy + ")"
+		}
+	}
+	return short
+}
+
+// reasonOf returns why the shared index is not read, for people who look at the trust of a holder.
+func reasonOf(err error) string {
+	if answer := new(valkey.ValkeyError); errors.As(err, &answer) {
+		return "the server of the shared index answers: " + problemOf(err)
+	}
+	return ErrNoServer.Error()
+}

@@ -1,0 +1,141 @@
+package sharedindex
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/test/testenv"
+)
+
+// publishing returns a fleet of a worker whose engine publishes events.
+func publishing() *fleet.Fleet {
+	f := fleet.New(fleet.Config{})
+	f.Put("http://worker-0", fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m"}}, BlockSize: 16,
+		Events: []fleet.EventSource{{Endpoint: "tcp://worker-0:5557"}}})
+	return f
+}
+
+// reading runs a reader until the test ends.
+func reading(t *testing.T, cfg Config) (f *fleet.Fleet, log *testenv.Buffer) {
+	t.Helper()
+	f, log = publishing(), new(testenv.Buffer)
+	r := NewReader(cfg, ReaderParts{Fleet: f, Log: slog.New(slog.NewTextHandler(log, nil))})
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = r.Run(ctx) })
+	t.Cleanup(func() {
+		stop()
+		running.Wait()
+	})
+	return f, log
+}
+
+// The log, and the trust that /admin shows, say what the server said and which setting to correct.
+func TestARefusalNamesTheSettingToCorrect(t *testing.T) {
+	const secret = "corv1d-canary"
+	locked := testenv.StartValkey(t, "redis", "--requirepass", secret)
+	open := testenv.StartValkey(t, "valkey")
+	command(t, open, "ACL", "SETUSER", "weak", "on", ">"+secret, "~*", "+ping", "+hello", "+client")
+	// Two servers of a cluster. All keys are at the other one.
+	bus := strconv.Itoa(testenv.FreePort(t))
+	cluster := testenv.StartValkey(t, "valkey", "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(testenv.FreePort(t)))
+	other := testenv.StartValkey(t, "valkey", "--cluster-enabled", "yes", "--cluster-port", bus)
+	command(t, other, "CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+	host, port, _ := net.SplitHostPort(other.Address)
+	command(t, cluster, "CLUSTER", "MEET", host, port, bus)
+	testenv.Until(t, "the cluster is ready", func() bool { return strings.Contains(command(t, cluster, "CLUSTER", "INFO"), "cluster_state:ok") })
+	for _, c := range []struct {
+		server  *testenv.ValkeyServer
+		change  func(*Config)
+		says    string
+		setting string
+	}{
+		{locked, func(*Config) {}, "NOAUTH", "set index.valkey.password_file"},
+		{locked, func(c *Config) { c.Password = "x" }, "WRONGPASS", "correct index.valkey.username and password_file"},
+		{open, func(c *Config) { c.Username, c.Password = "weak", secret }, "NOPERM", "index.valkey.username"},
+		{open, func(c *Config) { c.Database = 99 }, "out of range", "index.valkey.database"},
+		{cluster, func(*Config) {}, "MOVED", "set index.valkey.cluster: true"},
+	} {
+		t.Run(c.says, func(t *testing.T) {
+			cfg := DefaultConfig()
+			cfg.URL = "valkey://" + c.server.Address
+			c.change(&cfg)
+			f, log := reading(t, cfg)
+			told := func(text string) bool { return strings.Contains(text, c.says) && strings.Contains(text, c.setting) }
+			if !testenv.Poll(time.Minute, func() bool {
+				_, why := f.Snapshot().Trust(0)
+				return told(log.String()) && told(why)
+			}) {
+				level, why := f.Snapshot().Trust(0)
+				t.Errorf("trust %v: %s; the log:\n%s", level, why, log.String())
+			}
+			if strings.Contains(log.String(), secret) {
+				t.Errorf("the log has the password:\n%s", log.String())
+			}
+		})
+	}
+}
+
+func TestAServerThatIsNotThereIsTheReason(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.URL = "valkey://127.0.0.1:" + strconv.Itoa(testenv.FreePort(t))
+	f, _ := reading(t, cfg)
+	testenv.Until(t, "the reason is the server", func() bool {
+		_, why := f.Snapshot().Trust(0)
+		return why == "learned from requests, because "+ErrNoServer.Error()
+	})
+}
+
+// Problems are logged when their text changes, and each attempt to connect has another port of our own.
+func TestAProblemHasTheSameTextOnEachConnection(t *testing.T) {
+	problem := func(port int) string {
+		return problemOf(fmt.Errorf("read the list of writers: %w", &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET,
+			Source: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: port}, Addr: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 2), Port: 6379}}))
+	}
+	one, two := problem(1234), problem(5678)
+	if one != two || !strings.Contains(one, "10.0.0.2:6379") || !strings.Contains(one, "write valkeys://") {
+		t.Errorf("%s\n%s", one, two)
+	}
+}
+
+// A server without TLS waits for the rest of the line that it believes to get.
+func TestAPortWithoutTLSIsNamed(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.URL = "valkeys://" + testenv.StartValkey(t, "valkey").Address
+	_, log := reading(t, cfg)
+	testenv.Until(t, "the log names the scheme to write", func() bool { return strings.Contains(log.String(), "write valkey://") })
+}
+
+func TestAnIndexThatNobodyWritesSaysWhatToStart(t *testing.T) {
+	onEach(t, func(t *testing.T, s *testenv.ValkeyServer) {
+		cfg := DefaultConfig()
+		cfg.URL = "valkey://" + s.Address
+		f, log := reading(t, cfg)
+		testenv.Until(t, "the log and the trust say what to start", func() bool {
+			level, why := f.Snapshot().Trust(0)
+			return level == fleet.TrustApproximate && strings.Contains(why, "start warmpath index") && strings.Contains(log.String(), "start warmpath index")
+		})
+		w := start(t, func(c *Config) { c.URL = "valkey://" + s.Address })
+		testenv.Until(t, "the trust is that of the writer", func() bool {
+			level, _ := f.Snapshot().Trust(0)
+			return level == fleet.TrustExact && strings.Contains(log.String(), "somebody writes")
+		})
+		if n := strings.Count(log.String(), "nobody writes"); n != 1 {
+			t.Errorf("the log says it %d times:\n%s", n, log.String())
+		}
+		w.writing.Remove(w.writing.Snapshot().Workers()[0].ID)
+		testenv.Until(t, "the worker is one that no writer knows", func() bool {
+			level, why := f.Snapshot().Trust(0)
+			return level == fleet.TrustNone && strings.Contains(why, "no writer of the shared index knows")
+		})
+	})
+}
