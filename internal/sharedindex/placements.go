@@ -43,6 +43,8 @@ type Placements struct {
 	names  names
 	counts placementCounts
 	wake   chan struct{}
+	// patience is how long prompts wait until the process of a new worker is known.
+	patience time.Duration
 
 	mu      sync.Mutex        // guards the fields below
 	sending map[uint64]placed // requests without a first token
@@ -51,7 +53,13 @@ type Placements struct {
 
 	// The fields below belong to Run's goroutine.
 	problem string
-	seen    map[string]uint64 // the incarnations of workers, by URL
+	seen    map[string]sighting // by the URL of the worker
+}
+
+// sighting is what a worker was when it was looked at last.
+type sighting struct {
+	incarnation uint64
+	since       time.Time // when the incarnation was seen first
 }
 
 type placementCounts struct{ written, dropped atomic.Int64 }
@@ -75,6 +83,8 @@ const (
 	placedPerWrite = 64
 	// maxAbsent is about how many workers that left are remembered: they may come back as another process.
 	maxAbsent = 1024
+	// identifyTime is Placements.patience: three questions about load, by which a router learns when a process began.
+	identifyTime = 3 * time.Second
 	// periods is how many periods are in the TTL.
 	periods = 4
 )
@@ -82,7 +92,7 @@ const (
 // NewPlacements returns Placements. It connects to nothing before Run.
 func NewPlacements(cfg Config, parts PlacementsParts) *Placements {
 	return &Placements{config: cfg, parts: parts, names: names{prefix: cfg.Prefix, kind: 'l'}, wake: make(chan struct{}, 1),
-		sending: map[uint64]placed{}, seen: map[string]uint64{}}
+		sending: map[uint64]placed{}, seen: map[string]sighting{}, patience: identifyTime}
 }
 
 // Stats returns the figures of learned placements.
@@ -157,6 +167,19 @@ func (p *Placements) take() []placed {
 	return some
 }
 
+// putBack lets prompts wait again.
+func (p *Placements) putBack(early []placed) {
+	if len(early) == 0 {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, one := range early {
+		p.keys += len(one.keys)
+	}
+	p.waiting = append(early, p.waiting...)
+}
+
 // Run writes until ctx ends. While the server does not answer, it drops what comes. It returns nil.
 func (p *Placements) Run(ctx context.Context) error {
 	for wait := firstRetry; ctx.Err() == nil; wait = min(2*wait, lastRetry) {
@@ -218,16 +241,19 @@ func (p *Placements) session(ctx context.Context) error {
 		if err := p.forgetRestarted(ctx, client, scripts); err != nil {
 			return err
 		}
+		var all []placed // that are too early to be written
 		for some := p.take(); len(some) > 0; some = p.take() {
-			present, holders := p.holders(some)
-			p.counts.dropped.Add(int64(len(some) - len(present)))
+			present, holders, early := p.holders(some)
+			all = append(all, early...)
+			p.counts.dropped.Add(int64(len(some) - len(present) - len(early)))
 			if err := p.write(ctx, client, scripts, present, holders); err != nil {
-				p.counts.dropped.Add(int64(len(present)))
+				p.counts.dropped.Add(int64(len(present) + len(all)))
 				return err
 			}
 			p.counts.written.Add(int64(len(present)))
 			p.problem = ""
 		}
+		p.putBack(all)
 		select {
 		case <-p.wake:
 		case <-tick.C:
@@ -244,7 +270,10 @@ func (p *Placements) forgetRestarted(ctx context.Context, client valkey.Client, 
 	snap := p.parts.Fleet.Snapshot()
 	for _, w := range snap.Workers() {
 		before, known := p.seen[w.URL]
-		if known && before != w.Incarnation {
+		if known && before.incarnation == w.Incarnation {
+			continue
+		}
+		if known {
 			present := ""
 			if signs, _, _ := p.parts.Fleet.Signs(w.ID); signs.Started > 0 { // a seed may be one that an argument gave
 				present = processName(signs)
@@ -253,12 +282,12 @@ func (p *Placements) forgetRestarted(ctx context.Context, client valkey.Client, 
 				return fmt.Errorf("forget the placements at a worker that began anew: %w", err)
 			}
 		}
-		p.seen[w.URL] = w.Incarnation
+		p.seen[w.URL] = sighting{w.Incarnation, time.Now()}
 	}
 	if len(p.seen) > 2*len(snap.Workers())+maxAbsent {
-		present := map[string]uint64{}
+		present := map[string]sighting{}
 		for _, w := range snap.Workers() {
-			present[w.URL] = w.Incarnation
+			present[w.URL] = p.seen[w.URL]
 		}
 		p.seen = present
 	}
@@ -298,16 +327,22 @@ func (p *Placements) write(ctx context.Context, client valkey.Client, scripts ma
 	return nil
 }
 
-// holders returns what placedHolder says of each prompt's holder. It leaves out prompts at workers that left or began
-// anew since: such a prompt is in no cache.
-func (p *Placements) holders(some []placed) (left []placed, names []string) {
+// holders returns the prompts to write, and what placedHolder says of each one's holder. It leaves out prompts at
+// workers that left or began anew since: such a prompt is in no cache. early are prompts at a worker that is new, and
+// whose process is not known yet: written without its process, they would not count once it is known.
+func (p *Placements) holders(some []placed) (present []placed, names []string, early []placed) {
 	for _, one := range some {
 		signs, incarnation, ok := p.parts.Fleet.Signs(one.id)
-		if ok && incarnation == one.incarnation {
-			left, names = append(left, one), append(names, placedHolder(processName(signs), one.rank, one.size, p.parts.Algorithm, one.worker))
+		if !ok || incarnation != one.incarnation {
+			continue
 		}
+		if signs.Started == 0 && signs.Seed == 0 && time.Since(p.seen[one.worker].since) < p.patience {
+			early = append(early, one)
+			continue
+		}
+		present, names = append(present, one), append(names, placedHolder(processName(signs), one.rank, one.size, p.parts.Algorithm, one.worker))
 	}
-	return left, names
+	return present, names, early
 }
 
 // slots returns the slot of each holder in the present period, the series of these slots, and the lowest slot that

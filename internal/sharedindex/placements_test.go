@@ -22,6 +22,7 @@ type learners struct {
 	readers    [2]*Reader
 	stops      [2]func()
 	config     Config
+	patience   time.Duration
 	hasher     *block.Hasher
 	id         uint64
 }
@@ -45,6 +46,7 @@ func learning(t *testing.T, s *testenv.ValkeyServer, ttl time.Duration) *learner
 func (l *learners) start(router int, ttl time.Duration) {
 	f, log := fleetOf(3), slog.New(slog.DiscardHandler)
 	p := NewPlacements(l.config, PlacementsParts{Fleet: f, Algorithm: block.XXH3, TTL: ttl, Log: log})
+	p.patience = l.patience
 	r := NewReader(l.config, ReaderParts{Fleet: f, Log: log, LearnedTTL: ttl})
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -211,10 +213,36 @@ func TestPromptsAtAProcessThatEndedAreNotShared(t *testing.T) {
 	f.Refused(some[1].id)
 	f.Answered(some[1].id, fleet.Signs{})
 	f.Answered(some[2].id, fleet.Signs{Started: 100.25, Seed: 7})
-	left, holders := p.holders(some)
+	left, holders, _ := p.holders(some)
 	if len(left) != 1 || len(holders) != 1 || holders[0] != "100250/7 0 16 xxh3 http://worker-2" {
 		t.Errorf("%v at %q", left, holders)
 	}
+}
+
+// A router that starts may place prompts before the first answer about load.
+func TestPromptsWaitUntilTheProcessIsKnown(t *testing.T) {
+	l := learning(t, testenv.StartValkey(t, "valkey"), time.Hour)
+	l.stops[0]()
+	l.patience = time.Hour
+	l.start(0, time.Hour)
+	for router := range 2 {
+		l.answered(router, 2, 100)
+	}
+	l.answered(1, 1, 200)
+	l.send(0, 1, 1)
+	l.send(0, 2, 2)
+	testenv.Until(t, "the prompt at a process that is known is written", func() bool { return l.blocks(1, 2) == [3]int{0, 0, 40} })
+	if n := l.placements[0].Stats(); n.PlacementsWritten > 1 || n.PlacementsDropped != 0 {
+		t.Errorf("%d prompts were written, %d dropped", n.PlacementsWritten, n.PlacementsDropped)
+	}
+	l.answered(0, 1, 200)
+	testenv.Until(t, "the other one is written, too", func() bool { return l.blocks(1, 1) == [3]int{0, 40, 0} })
+	p := l.placements[0]
+	testenv.Until(t, "nothing waits", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return len(p.waiting) == 0 && p.keys == 0
+	})
 }
 
 // Routers with different TTLs share no placements, and do not disturb each other.

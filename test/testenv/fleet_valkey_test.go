@@ -140,8 +140,13 @@ func TestRoutersShareLearnedPlacementsInValkey(t *testing.T) {
 	}
 	goHome := func(f *mockFleet, what string) {
 		t.Helper()
-		known := func() bool { return strings.Count(f.scrape(t), `warmpath_shared_index_holders{part="learned"} 0`) == 0 }
-		testenv.Until(t, "the router knows the slots", known)
+		// A router believes placements at a worker once it knows the worker's process.
+		homes := map[string]bool{}
+		for _, k := range talks {
+			homes[k.home] = true
+		}
+		known := fmt.Sprintf("warmpath_shared_index_holders{part=\"learned\"} %d\n", len(homes))
+		testenv.Until(t, "the router knows the slots of all homes", func() bool { return strings.Contains(f.scrape(t), known) })
 		for i, k := range talks {
 			a := k.turn(t, f, prose(fmt.Sprint(what, i), 20))
 			if a.worker != k.home || a.match == 0 || a.trust != "approximate" {
