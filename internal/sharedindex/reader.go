@@ -109,6 +109,7 @@ func (r *Reader) session(ctx context.Context) error {
 		r.client.Store(nil)
 		client.Close()
 	}()
+	r.open(ctx, client)
 	tick := time.NewTicker(max(r.config.Lease/beatsPerLease, 50*time.Millisecond))
 	defer tick.Stop()
 	for {
@@ -138,6 +139,25 @@ func (r *Reader) connect() (valkey.Client, error) {
 		o.OnInvalidations = r.invalidate
 	}
 	return valkey.NewClient(o)
+}
+
+// open opens the connections to each server. The client opens a connection when it chooses it for the first time, and
+// it chooses by chance: without open, a request would wait for that. Errors are found by follow.
+func (r *Reader) open(ctx context.Context, client valkey.Client) {
+	ctx, cancel := context.WithTimeout(ctx, followTimeout)
+	defer cancel()
+	const tries = 16 // for each connection: one of ten million stays closed
+	var opening sync.WaitGroup
+	for _, node := range client.Nodes() {
+		for range r.config.Connections {
+			opening.Go(func() {
+				for i := 0; i < tries && ctx.Err() == nil; i++ {
+					_ = node.Do(ctx, node.B().Exists().Key(r.names.slots()).Build())
+				}
+			})
+		}
+	}
+	opening.Wait()
 }
 
 // invalidate drops records that changed from the cache.

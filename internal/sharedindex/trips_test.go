@@ -30,12 +30,11 @@ func (n *recorded) Dial(ctx context.Context, net, address string) (net.Conn, err
 	return &recordedConn{Conn: conn, network: n}, err
 }
 
-// take returns the commands since the last call, without those that open a connection, which the client does when it
-// first uses the connection, and without its signs of life.
+// take returns the commands since the last call, without the client's signs of life.
 func (n *recorded) take() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	sent := slices.DeleteFunc(n.sent, func(name string) bool { return name == "HELLO" || name == "CLIENT" || name == "PING" })
+	sent := slices.DeleteFunc(n.sent, func(name string) bool { return name == "PING" })
 	n.sent = nil
 	return sent
 }
@@ -141,6 +140,7 @@ func recordReader(t *testing.T, m *mirrored, cache int64) *recordedReader {
 	}
 	t.Cleanup(client.Close)
 	w.reader.client.Store(&client)
+	w.reader.open(t.Context(), client)
 	return w
 }
 
