@@ -182,8 +182,8 @@ func (e *embedded) watch(ctx context.Context, s *Sync) {
 	}
 }
 
-// sortRoutes puts routes into the order of nats-server. To compare options at a reload, nats-server 2.15 sorts the routes
-// that it uses meanwhile without a lock (server/reload.go, imposeOrder). Sorting what is sorted writes nothing.
+// sortRoutes puts routes into the order of nats-server. To compare options at a reload, nats-server 2.15 sorts the
+// routes that it uses meanwhile without a lock (server/reload.go, imposeOrder). Sorting what is sorted writes nothing.
 func sortRoutes(routes []*url.URL) {
 	slices.SortFunc(routes, func(a, b *url.URL) int { return cmp.Compare(a.String(), b.String()) })
 }
