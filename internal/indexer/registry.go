@@ -132,8 +132,9 @@ func engineOf(name string) (fleet.Engine, error) {
 	return 0, fmt.Errorf("type %s is not known: use vLLM, SGLang, TensorRT-LLM, or other for an engine whose events have vLLM's form", api.Quoted(name))
 }
 
-// register adds a worker or changes it. listed is true if the worker is in another list; then nothing changes. The
-// error wraps errConflict or errFull, or says what is wrong with r.
+// register adds a worker or changes it. listed is true if nothing changes, because the worker is in another list, or
+// because r has a lease and the worker was registered without one: a router that comes and goes must not end or narrow
+// what a program registered for good. The error wraps errConflict or errFull, or says what is wrong with r.
 func (g *registry) register(r *registration, now time.Time) (listed bool, err error) {
 	if err := r.check(); err != nil {
 		return false, err
@@ -153,6 +154,9 @@ func (g *registry) register(r *registration, now time.Time) (listed bool, err er
 		known, group := unpooled(e.model)
 		return false, fmt.Errorf("%w: %s serves %s in group %s; unregister it first", errConflict, api.Quoted(r.worker), api.Quoted(known), api.Quoted(group))
 	}
+	if e != nil && e.until.IsZero() && r.lease > 0 {
+		return true, nil
+	}
 	next, err := r.facts(e)
 	if err != nil {
 		return false, err
@@ -163,9 +167,10 @@ func (g *registry) register(r *registration, now time.Time) (listed bool, err er
 		g.entries[name] = e
 	}
 	e.add(r)
-	e.until = time.Time{}
-	if r.lease > 0 {
-		e.until = now.Add(r.lease)
+	if until := now.Add(r.lease); r.lease == 0 {
+		e.until = time.Time{}
+	} else if until.After(e.until) { // of several leases the one counts that ends last
+		e.until = until
 	}
 	if fresh || !reflect.DeepEqual(e.facts, next) {
 		g.put(name, e, next)

@@ -121,6 +121,46 @@ func TestARegistrationIsBoundedAndEndsWithItsLease(t *testing.T) {
 	clear(g.entries)
 }
 
+// A router registers with a lease what a program registered for good. When the router ends, the program's worker is
+// still there, with all its ranks.
+func TestALeaseNeitherEndsNorNarrowsARegistrationForGood(t *testing.T) {
+	w := serve(t, Config{}, nil)
+	g, now := w.service.registry, time.Unix(1000, 0)
+	register := func(r *registration) bool {
+		t.Helper()
+		r.worker, r.models = "http://a", []fleet.Model{{ID: "m"}}
+		listed, err := g.register(r, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return listed
+	}
+	source := func(rank int, endpoint string) []fleet.EventSource {
+		return []fleet.EventSource{{Rank: rank, Endpoint: endpoint}}
+	}
+	leased := func() *registration {
+		return &registration{ranks: 1, sources: source(0, "tcp://other:1"), lease: 30 * time.Second}
+	}
+	register(leased())
+	register(&registration{ranks: 1, lease: time.Second}) // another router's lease is shorter
+	if g.expire(now.Add(20 * time.Second)); g.len() != 1 {
+		t.Error("a short lease ends a long one")
+	}
+	register(&registration{sources: source(0, "tcp://h:1")})
+	register(&registration{sources: source(1, "tcp://h:2")})
+	generation := w.fleet.Snapshot().Generation()
+	if !register(leased()) {
+		t.Error("a registration that changes nothing is not answered as one")
+	}
+	f := w.fleet.Snapshot().Workers()[0].Facts
+	if w.fleet.Snapshot().Generation() != generation || f.Ranks != 2 || len(f.Events) != 2 || f.Events[0].Endpoint != "tcp://h:1" {
+		t.Errorf("a lease changes the worker: %+v", f)
+	}
+	if g.expire(now.Add(time.Hour)); g.len() != 1 {
+		t.Error("a lease ends a registration for good")
+	}
+}
+
 // A process that sends requests to its workers must know more of them than their events.
 func TestAProcessThatRoutesTakesNoRegistrations(t *testing.T) {
 	w := serve(t, Config{}, func(p *Parts) { p.Routes = true })
