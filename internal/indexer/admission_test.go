@@ -69,7 +69,7 @@ func TestACallWithoutTheKeyIsRefusedBeforeItsMessageIsRead(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				most.Store(max(most.Load(), w.service.reading.Load()))
+				most.Store(max(most.Load(), w.service.calls.used.Load()))
 			}
 		}
 	})
@@ -105,21 +105,22 @@ func TestACallWithoutTheKeyIsRefusedBeforeItsMessageIsRead(t *testing.T) {
 	if n := refused.Load(); n != connections*calls {
 		t.Errorf("%d calls are refused", n)
 	}
-	if n := most.Load(); n > 4*(maxMessage+rpcWindow) {
+	if n := most.Load(); n > 4*callBytes {
 		t.Errorf("%d bytes were counted for calls without the key", n)
 	}
-	testenv.Until(t, "nothing is read", func() bool { return w.service.reading.Load() == 0 })
+	testenv.Until(t, "nothing is read", func() bool { return w.service.calls.used.Load() == 0 })
 }
 
-// Calls over gRPC and bodies over HTTP share one bound. What is beyond it is refused, and the rest goes on.
-func TestCallsOverGRPCShareTheBoundOfBodies(t *testing.T) {
+// Streams have a bound of their own: streams that ask nothing lock out no question, and a stream that is open goes on
+// when there are too many.
+func TestIdleStreamsLockOutNoQuestion(t *testing.T) {
 	w := serve(t, Config{}, nil)
 	w.worker("http://a", nil)
 	ctx, end := context.WithCancel(t.Context())
 	defer end()
 	var first grpc.ClientStream
 	full, held := false, 0
-	for conn := w.dial(); !full && held < 1000; held++ {
+	for conn := w.dial(); !full && held < 2*maxStreams; held++ {
 		if held%maxCalls == 0 {
 			conn = w.dial() // one connection holds no more
 		}
@@ -136,27 +137,41 @@ func TestCallsOverGRPCShareTheBoundOfBodies(t *testing.T) {
 		}
 		first = cmp.Or(first, s)
 	}
-	if most := maxReading / (maxMessage + rpcWindow); !full || held != most+1 {
-		t.Errorf("%d calls were begun, full: %v", held, full)
-	}
-	if n := w.service.reading.Load(); n > maxReading {
-		t.Errorf("%d bytes are counted", n)
+	if !full || held != maxStreams+1 {
+		t.Errorf("%d streams were begun, full: %v", held, full)
 	}
 	body := `{"token_ids":[` + strings.Repeat("1,", 1<<20) + `1]}`
-	if code, text := w.ask("POST", "/query", body); code != http.StatusServiceUnavailable {
-		t.Errorf("%d %.200s", code, text)
+	if code, text := w.ask("POST", "/query", body); code != http.StatusOK {
+		t.Errorf("a long question over HTTP: %d %.200s", code, text)
 	}
 	var a answer
+	if err := w.dial().Invoke(t.Context(), rpcName+"Score", &question{tokens: []block.Token{1}}, &a); err != nil {
+		t.Errorf("a question over gRPC: %v", err)
+	}
 	if err := first.SendMsg(&question{id: 7, tokens: []block.Token{1}}); err != nil {
 		t.Error(err)
 	}
 	if err := first.RecvMsg(&a); err != nil || a.id != 7 || a.code != 0 {
-		t.Errorf("a call that is held: %+v, %v", a, err)
+		t.Errorf("a stream that is open: %+v, %v", a, err)
 	}
 	end()
-	testenv.Until(t, "nothing is read", func() bool { return w.service.reading.Load() == 0 })
-	if code, text := w.ask("POST", "/query", body); code != http.StatusOK {
-		t.Errorf("%d %.200s", code, text)
+	testenv.Until(t, "no stream counts", func() bool { return w.service.streams.used.Load() == 0 })
+}
+
+// Calls with one answer have a bound of their own, too. What is beyond it is refused.
+func TestCallsOverGRPCAreBounded(t *testing.T) {
+	w := serve(t, Config{}, nil)
+	w.worker("http://a", nil)
+	question := &question{tokens: []block.Token{1}}
+	w.service.calls.used.Store(maxUnary - callBytes)
+	conn := w.dial()
+	if err := conn.Invoke(t.Context(), rpcName+"Score", question, new(answer)); err != nil {
+		t.Errorf("the last call that fits: %v", err)
+	}
+	testenv.Until(t, "the call has ended", func() bool { return w.service.calls.used.Load() == maxUnary-callBytes })
+	w.service.calls.used.Add(1)
+	if err := conn.Invoke(t.Context(), rpcName+"Score", question, new(answer)); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("one more: %v", err)
 	}
 }
 

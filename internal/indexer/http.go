@@ -171,15 +171,10 @@ func (s *Service) withBody(r *http.Request, use func(body []byte) error) error {
 	if size < 0 { // not known, and most likely short
 		size, most = shortBody, maxUnknown
 	}
-	reserved := int64(0)
-	defer func() { s.reading.Add(-reserved) }()
-	reserve := func(n int64) error {
-		reserved += n
-		return s.reserve(n)
+	if !s.bodies.take(size) {
+		return errBodies
 	}
-	if err := reserve(size); err != nil {
-		return err
-	}
+	defer func() { s.bodies.give(size) }()
 	b := buffers.Get().(*bytes.Buffer)
 	defer func() {
 		if b.Cap() <= keptBody {
@@ -190,10 +185,11 @@ func (s *Service) withBody(r *http.Request, use func(body []byte) error) error {
 	b.Grow(int(min(max(r.ContentLength, 0), keptBody)) + bytes.MinRead)
 	n, err := b.ReadFrom(io.LimitReader(r.Body, size+1))
 	if err == nil && n > size && size < most {
-		var more int64
-		if err := reserve(most - size); err != nil {
-			return err
+		if !s.bodies.take(most - size) {
+			return errBodies
 		}
+		size = most
+		var more int64
 		more, err = b.ReadFrom(io.LimitReader(r.Body, most+1-n))
 		n += more
 	}

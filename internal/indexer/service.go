@@ -61,8 +61,10 @@ type Service struct {
 	key       [sha256.Size]byte // the digest of the key: comparing digests takes the same time for each wrong key
 	registry  *registry
 	routes    http.Handler
-	questions sync.Pool    // *question
-	reading   atomic.Int64 // bytes of the bodies that are read now
+	questions sync.Pool // *question
+	bodies    budget    // of HTTP
+	calls     budget    // of gRPC, with one answer
+	streams   budget    // of gRPC
 	dumping   chan struct{}
 	grpcPort  atomic.Int32 // 0 without gRPC
 	scoping   scopes
@@ -76,6 +78,7 @@ func New(cfg Config, parts Parts) *Service {
 		parts.Listed, parts.ListedAll = func(string) string { return "" }, func() map[string]string { return nil }
 	}
 	s := &Service{Parts: parts, config: cfg, key: sha256.Sum256([]byte(cfg.Key)), dumping: make(chan struct{}, 1)}
+	s.bodies.most, s.bodies.spare, s.calls.most, s.streams.most = maxBodies, keptForShort, maxUnary, maxStreams*callBytes
 	s.registry = &registry{fleet: parts.Fleet, log: parts.Log, listed: parts.Listed, entries: map[string]*entry{}}
 	s.questions.New = func() any { return &question{wanted: map[string]struct{}{}} }
 	s.scored = parts.Telemetry.IndexEndpoint("grpc_Score")

@@ -1,9 +1,11 @@
 package indexer
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"reflect"
 	"slices"
@@ -13,6 +15,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // The answer has the shape of Dynamo's standalone indexer, in tokens. With tenant_id it also has that of Mooncake's
@@ -184,11 +187,11 @@ func TestBodiesAreBounded(t *testing.T) {
 	if status, text := w.ask("POST", "/query", strings.Repeat(" ", maxBody+1)); status != http.StatusRequestEntityTooLarge {
 		t.Errorf("%d %.200s", status, text)
 	}
-	w.service.reading.Store(maxReading)
+	w.service.bodies.used.Store(maxBodies)
 	if status, text := w.ask("POST", "/query", `{"token_ids":[1]}`); status != http.StatusServiceUnavailable {
 		t.Errorf("%d %s", status, text)
 	}
-	w.service.reading.Store(0)
+	w.service.bodies.used.Store(0)
 	if status, text := w.ask("POST", "/query", `{"token_ids":[1]}`); status != http.StatusOK {
 		t.Errorf("%d %s", status, text)
 	}
@@ -203,9 +206,47 @@ func TestBodiesAreBounded(t *testing.T) {
 			t.Errorf("%d bytes without an announced length: %d, want %d", len(body), resp.StatusCode, c.want)
 		}
 	}
-	if n := w.service.reading.Load(); n != 0 {
+	if n := w.service.bodies.used.Load(); n != 0 {
 		t.Errorf("%d bytes are still being read", n)
 	}
+}
+
+// Clients that send long bodies slowly do not lock out short questions.
+func TestLongBodiesLeaveRoomForShortOnes(t *testing.T) {
+	w := serve(t, Config{}, nil)
+	w.worker("http://a", nil)
+	const long, fit = 10 << 20, (maxBodies - keptForShort) / (10 << 20)
+	send := func() net.Conn { // sends a header, and no body
+		conn, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = fmt.Fprintf(conn, "POST /query HTTP/1.1\r\nHost: index\r\nContent-Length: %d\r\n\r\n", long)
+		return conn
+	}
+	var clients []net.Conn
+	for range fit {
+		clients = append(clients, send())
+	}
+	testenv.Until(t, "all of them are being read", func() bool { return w.service.bodies.used.Load() == fit*long })
+	more := send()
+	defer more.Close()
+	if resp, err := http.ReadResponse(bufio.NewReader(more), nil); err != nil || resp.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("one more long body: %v, %v", resp, err)
+	}
+	for range 3 {
+		if status, text := w.ask("POST", "/query", `{"token_ids":[1]}`); status != http.StatusOK {
+			t.Errorf("a short body: %d %s", status, text)
+		}
+	}
+	var a answer
+	if err := w.dial().Invoke(t.Context(), rpcName+"Score", &question{model: "m", tokens: []block.Token{1}}, &a); err != nil {
+		t.Errorf("a call over gRPC: %v", err)
+	}
+	for _, conn := range clients {
+		_ = conn.Close()
+	}
+	testenv.Until(t, "nothing is read", func() bool { return w.service.bodies.used.Load() == 0 })
 }
 
 func TestTheListOfWorkersSaysHowFarTheyAreTrusted(t *testing.T) {
