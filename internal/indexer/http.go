@@ -131,7 +131,7 @@ func statusOf(err error) int {
 		return http.StatusConflict
 	case errors.Is(err, errLong):
 		return http.StatusRequestEntityTooLarge
-	case errors.Is(err, errFull), errors.Is(err, errBusy):
+	case errors.Is(err, errFull), errors.Is(err, errBusy), errors.Is(err, errStopping):
 		return http.StatusServiceUnavailable
 	case errors.Is(err, context.DeadlineExceeded):
 		return http.StatusGatewayTimeout

@@ -157,11 +157,31 @@ func scoreRPC(srv any, ctx context.Context, decode func(any) error, _ grpc.Unary
 // errOneByOne means that the question needs a call of its own.
 var errOneByOne = errors.New("the method Ask takes only token_ids, tokens and keys: ask with Score about a prompt or a chat")
 
-// askRPC answers Ask. It answers one question after the other, in the goroutine of the stream: to hand a question to
-// another goroutine takes longer than the answer. gRPC reads questions ahead, up to streamWindow, and sends answers
-// together that are ready at the same time.
+// errStopping means that the service stops: a client may ask another one, or this one again later.
+var errStopping = errors.New("the index service stops")
+
+// untilStop returns what serve returns, or errStopping when the service stops: only the return of a method ends a wait
+// for the client's next message.
+func (r *rpc) untilStop(serve func() error) error {
+	ended := make(chan error, 1)
+	r.running.Go(func() { ended <- serve() }) // ends with the stream, and serveRPC waits for it
+	select {
+	case err := <-ended:
+		return err
+	case <-r.ctx.Done():
+		return errStopping
+	}
+}
+
+// askRPC answers Ask until the client ends the stream, or the service stops.
 func askRPC(srv any, stream grpc.ServerStream) error {
 	r := srv.(*rpc)
+	return rpcError(r.untilStop(func() error { return r.ask(stream) }))
+}
+
+// ask answers one question after the other, in one goroutine: to hand a question to another goroutine takes longer than
+// the answer. gRPC reads questions ahead, up to rpcWindow, and sends answers together that are ready at the same time.
+func (r *rpc) ask(stream grpc.ServerStream) error {
 	ctx := stream.Context()
 	for {
 		q := r.questions.Get().(*question)
@@ -241,9 +261,12 @@ func streamed[M any, P interface {
 		defer cancel()
 		defer context.AfterFunc(r.ctx, cancel)()
 		in := P(new(M))
-		err := stream.RecvMsg(in)
+		err := r.untilStop(func() error { return stream.RecvMsg(in) })
 		if err == nil {
 			err = r.answer(stream, func(send func(message) error) error { return answer(ctx, r.Service, in, send) })
+		}
+		if r.ctx.Err() != nil && errors.Is(err, context.Canceled) {
+			err = errStopping
 		}
 		r.Telemetry.IndexAsked("grpc_"+name, httpStatus(err), time.Since(began))
 		return rpcError(err)
@@ -306,7 +329,10 @@ func rpcError(err error) error {
 	case http.StatusUnprocessableEntity:
 		code = codes.Unavailable
 	}
-	if errors.Is(err, context.DeadlineExceeded) {
+	switch {
+	case errors.Is(err, errStopping):
+		code = codes.Unavailable
+	case errors.Is(err, context.DeadlineExceeded):
 		code = codes.DeadlineExceeded
 	}
 	return status.Error(code, err.Error())

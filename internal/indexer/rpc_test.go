@@ -3,10 +3,15 @@ package indexer
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvindex"
@@ -85,6 +90,40 @@ func TestAClientMadeByTheProtobufCompilerIsAnswered(t *testing.T) {
 	} {
 		if !strings.Contains(got[name], want) {
 			t.Errorf("%s: %s, want %s", name, got[name], want)
+		}
+	}
+}
+
+// Streams of clients that ask nothing at the moment do not delay the end of the service. Their methods return a status
+// that says why; a stream that ends only with its connection has another text.
+func TestOpenStreamsDoNotDelayTheEndOfTheService(t *testing.T) {
+	w := serve(t, Config{}, nil)
+	w.worker("http://a", nil)
+	streams := map[string]grpc.ClientStream{}
+	for name, method := range map[string]string{"Ask": "Ask", "Changes": "Changes", "Changes without a question": "Changes", "Dump without a question": "Dump"} {
+		s, err := open(t.Context(), w.dial(), method)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch name {
+		case "Ask":
+			err = s.SendMsg(&question{id: 1})
+		case "Changes":
+			err = errors.Join(s.SendMsg(&changeRequest{}), s.CloseSend())
+		}
+		if err == nil && method == name {
+			err = s.RecvMsg(new(rawMessage)) // the method runs
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		streams[name] = s
+	}
+	testenv.Until(t, "the streams are open", func() bool { return w.service.streams.used.Load() == int64(len(streams))*callBytes })
+	w.stop()
+	for name, s := range streams {
+		if err := s.RecvMsg(new(rawMessage)); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "the index service stops") {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
