@@ -2,6 +2,7 @@ package indexer
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,6 +72,7 @@ type Client struct {
 	down       time.Time         // since when it does not
 	registered map[string]sent   // by worker: the last registration
 	refused    map[string]string // by worker: why the service did not take the last registration
+	late       bool              // the log has said that not all workers are registered
 	differing  map[string]bool   // models about whose keys the log has an error
 	current    *stream           // the last stream; nil if there was none
 	streaming  chan struct{}     // has an element while a stream runs, and shortly after
@@ -79,8 +81,9 @@ type Client struct {
 
 // sent is a registration that was sent.
 type sent struct {
-	at   time.Time
-	body string
+	at    time.Time // when the service took it; zero: not yet
+	body  string    // what the service took
+	tried time.Time // when it was sent last
 }
 
 // view is the service's workers, as holders of the router's fleet.
@@ -300,8 +303,8 @@ func (c *Client) poll(ctx context.Context) (port int, ok bool) {
 	if err == nil {
 		err = list.decode(a.answer.Bytes())
 	}
-	if err == nil && unregistered != nil {
-		c.log.Warn("not all workers are registered at the index service: the rest follows", "service", c.config.URL, "error", unregistered)
+	if err == nil {
+		c.noteLate(unregistered)
 	}
 	if err != nil {
 		if context.Cause(ctx) != context.Canceled { // Run ends: the trust stays as it was
@@ -315,6 +318,17 @@ func (c *Client) poll(ctx context.Context) (port int, ok bool) {
 	}
 	c.apply(snap, list)
 	return list.grpcPort, true
+}
+
+// noteLate logs that not all workers are registered, or all again. err says why; nil: all are.
+func (c *Client) noteLate(err error) {
+	switch {
+	case err != nil && !c.late:
+		c.log.Warn("not all workers are registered at the index service: the router tries again", "service", c.config.URL, "error", err)
+	case err == nil && c.late:
+		c.log.Info("all workers are registered at the index service", "service", c.config.URL)
+	}
+	c.late = err != nil
 }
 
 // lost notes that the service does not answer. Load alone decides from now on.
@@ -369,8 +383,8 @@ func (c *Client) apply(snap *fleet.Snapshot, list *listing) {
 				c.tell(snap, h, fleet.TrustNone, "the index service makes other keys for the model: see the log")
 			case at == nil:
 				c.tell(snap, h, fleet.TrustApproximate, "the index service does not know the rank: learned from requests")
-				if c.refused[w.URL] == "" {
-					delete(c.registered, w.URL) // it was registered at a service that has ended
+				if last, has := c.registered[w.URL]; has && c.refused[w.URL] == "" {
+					c.registered[w.URL] = sent{tried: last.tried} // it was registered at a service that has ended
 				}
 			default:
 				c.tell(snap, h, at.trust, at.why)
@@ -437,8 +451,8 @@ func (c *Client) register(ctx context.Context, snap *fleet.Snapshot) error {
 		}
 	}
 	c.registered = next
-	// The workers that wait longest come first, so that each has its turn if there is no time for all.
-	slices.SortStableFunc(due, func(a, b dueWorker) int { return a.last.at.Compare(b.last.at) })
+	// The workers whose last attempt is longest ago come first, so that each has its turn if there is no time for all.
+	slices.SortStableFunc(due, func(a, b dueWorker) int { return a.last.tried.Compare(b.last.tried) })
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var taken atomic.Int64
@@ -453,12 +467,18 @@ func (c *Client) register(ctx context.Context, snap *fleet.Snapshot) error {
 		})
 	}
 	all.Wait()
+	var busy error
 	for i := range due {
 		d := &due[i]
-		if !d.done {
+		switch {
+		case d.busy != nil:
+			busy = cmp.Or(busy, d.busy)
+			next[d.url] = sent{d.last.at, d.last.body, now}
+			continue
+		case !d.done:
 			continue
 		}
-		next[d.url] = sent{now, d.body}
+		next[d.url] = sent{now, d.body, now}
 		if d.refused != "" && d.refused != c.refused[d.url] {
 			c.log.Warn("the index service does not take a worker", "worker", d.url, "error", d.refused)
 		}
@@ -467,7 +487,7 @@ func (c *Client) register(ctx context.Context, snap *fleet.Snapshot) error {
 		}
 	}
 	maps.DeleteFunc(c.refused, func(url, _ string) bool { _, present := next[url]; return !present })
-	if err := context.Cause(ctx); err != nil {
+	if err := cmp.Or(context.Cause(ctx), busy); err != nil {
 		return fmt.Errorf("register workers at the index service: %w", err)
 	}
 	return nil
@@ -477,8 +497,9 @@ func (c *Client) register(ctx context.Context, snap *fleet.Snapshot) error {
 type dueWorker struct {
 	url, body string
 	last      sent
-	done      bool
+	done      bool   // the service has decided
 	refused   string // why the service does not take it
+	busy      error  // why the service could not decide: the next look tries again
 }
 
 // registerOne registers one worker. If the service does not take this worker, that costs no other one.
@@ -489,12 +510,14 @@ func (c *Client) registerOne(ctx context.Context, d *dueWorker) error {
 	refused := new(refusal)
 	switch {
 	case err == nil:
-	case errors.As(err, &refused) && refused.status != http.StatusUnauthorized:
-		d.refused = err.Error()
-	default:
+		d.done = true
+	case !errors.As(err, &refused), refused.status == http.StatusUnauthorized:
 		return err
+	case refused.temporary():
+		d.busy = err
+	default:
+		d.done, d.refused = true, err.Error()
 	}
-	d.done = true
 	return nil
 }
 
@@ -522,6 +545,11 @@ type refusal struct {
 	path   string
 	status int
 	text   string
+}
+
+// temporary reports whether the same request may succeed later. Other answers are about the request itself.
+func (r *refusal) temporary() bool {
+	return r.status >= 500 || r.status == http.StatusTooManyRequests || r.status == http.StatusRequestTimeout
 }
 
 // Error says what the service answered.

@@ -3,10 +3,12 @@ package indexer
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,10 +26,12 @@ type asker struct {
 	fleet  *fleet.Fleet
 	router *warmpath.Router
 	client *Client
+	stop   func()
 }
 
-// newAsker returns a router with a client of the service at url. The client runs until the test ends.
-func newAsker(t *testing.T, url string, change func(*ClientConfig, *warmpath.Options)) *asker {
+// newAsker returns a router with a client of the service at url, which logs to logs. The client runs until the test
+// ends, or until stop.
+func newAsker(t *testing.T, url string, change func(*ClientConfig, *warmpath.Options), logs ...io.Writer) *asker {
 	t.Helper()
 	a := &asker{fleet: fleet.New(fleet.Config{})}
 	cfg, o := DefaultClientConfig(), warmpath.Options{Fleet: a.fleet, RemoteIndex: true}
@@ -39,7 +43,8 @@ func newAsker(t *testing.T, url string, change func(*ClientConfig, *warmpath.Opt
 	if a.router, err = warmpath.New(o); err != nil {
 		t.Fatal(err)
 	}
-	if a.client, err = NewClient(cfg, a.router, nil, slog.New(slog.DiscardHandler)); err != nil {
+	log := slog.New(slog.NewTextHandler(io.MultiWriter(logs...), nil))
+	if a.client, err = NewClient(cfg, a.router, nil, log); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -49,10 +54,11 @@ func newAsker(t *testing.T, url string, change func(*ClientConfig, *warmpath.Opt
 			t.Error(err)
 		}
 	})
-	t.Cleanup(func() {
+	a.stop = func() {
 		cancel()
 		running.Wait()
-	})
+	}
+	t.Cleanup(a.stop)
 	return a
 }
 
@@ -238,20 +244,12 @@ func TestOtherGroupsOfAWorkerChangeNothing(t *testing.T) {
 	}
 }
 
-type refusals struct{ n atomic.Int64 }
-
-func (l *refusals) Write(b []byte) (int, error) {
-	l.n.Add(int64(strings.Count(string(b), "does not take a worker")))
-	return len(b), nil
-}
-
-// A worker that the service refuses is logged once, and not at every look.
-func TestARefusedWorkerIsLoggedOnce(t *testing.T) {
-	var looks, asked atomic.Int64
+// registering is a service that gives a status to each registration, and an empty list of workers.
+func registering(t *testing.T, status func(n int64) int) (url string, asked, looks *atomic.Int64) {
+	asked, looks = new(atomic.Int64), new(atomic.Int64)
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/register" {
-			asked.Add(1)
-			w.WriteHeader(http.StatusBadRequest)
+			w.WriteHeader(status(asked.Add(1)))
 			return
 		}
 		looks.Add(1)
@@ -259,27 +257,43 @@ func TestARefusedWorkerIsLoggedOnce(t *testing.T) {
 	s.Config.Protocols = new(http.Protocols)
 	s.Config.Protocols.SetUnencryptedHTTP2(true)
 	s.Start()
-	defer s.Close()
-	f := fleet.New(fleet.Config{})
-	router, err := warmpath.New(warmpath.Options{Fleet: f, RemoteIndex: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg := DefaultClientConfig()
-	cfg.URL = s.URL
-	log := new(refusals)
-	c, err := NewClient(cfg, router, nil, slog.New(slog.NewTextHandler(log, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.Put("http://w0", facts("tcp://127.0.0.1:9"))
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() { defer close(ended); _ = c.Run(ctx) }()
+	t.Cleanup(s.Close)
+	return s.URL, asked, looks
+}
+
+// A worker that the service refuses is logged once, and is not registered again at every look.
+func TestARefusedWorkerIsLoggedOnce(t *testing.T) {
+	url, asked, looks := registering(t, func(int64) int { return http.StatusBadRequest })
+	log := new(testenv.Buffer)
+	a := newAsker(t, url, nil, log)
+	a.put("http://w0", facts("tcp://127.0.0.1:9"))
 	testenv.Until(t, "four looks", func() bool { return looks.Load() >= 4 })
-	cancel()
-	<-ended
-	if log.n.Load() != 1 || asked.Load() > 2 {
-		t.Errorf("%d lines, %d registrations in %d looks; want 1 line", log.n.Load(), asked.Load(), looks.Load())
+	a.stop()
+	if n := strings.Count(log.String(), "does not take a worker"); n != 1 || asked.Load() > 2 {
+		t.Errorf("%d lines, %d registrations in %d looks; want 1 line", n, asked.Load(), looks.Load())
+	}
+}
+
+// A service that is busy, or fails, refuses no worker: the router tries again at the next look, until it succeeds.
+func TestABusyServiceIsTriedAgain(t *testing.T) {
+	for _, status := range []int{http.StatusServiceUnavailable, http.StatusTooManyRequests, http.StatusInternalServerError} {
+		t.Run(strconv.Itoa(status), func(t *testing.T) {
+			t.Parallel()
+			url, asked, looks := registering(t, func(n int64) int {
+				if n <= 3 {
+					return status
+				}
+				return http.StatusCreated
+			})
+			log := new(testenv.Buffer)
+			a := newAsker(t, url, nil, log)
+			a.put("http://w0", facts("tcp://127.0.0.1:9"))
+			testenv.Until(t, "the registration", func() bool { return strings.Contains(log.String(), `msg="all workers are registered`) })
+			a.stop()
+			text := log.String()
+			if strings.Contains(text, "does not take a worker") || strings.Count(text, "not all workers are registered") != 1 || asked.Load() < 4 {
+				t.Errorf("%d registrations in %d looks:\n%s", asked.Load(), looks.Load(), text)
+			}
+		})
 	}
 }

@@ -35,7 +35,7 @@ func TestAWorkerThatCannotBeRegisteredCostsNoOther(t *testing.T) {
 		case "http://w0":
 			<-r.Context().Done() // no answer at all
 		case "http://w1":
-			w.WriteHeader(http.StatusServiceUnavailable)
+			w.WriteHeader(http.StatusConflict)
 		default:
 			mu.Lock()
 			defer mu.Unlock()
