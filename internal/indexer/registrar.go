@@ -1,0 +1,116 @@
+package indexer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// register registers the workers of the fleet that were not registered lately, or have changed. What was registered
+// before an error or the end of ctx counts. The error says that some workers are not registered, for a reason that is
+// not their own.
+func (c *Client) register(ctx context.Context, snap *fleet.Snapshot) error {
+	if !c.config.Register {
+		return nil
+	}
+	now, next := time.Now(), map[string]sent{}
+	var due []dueWorker
+	for _, w := range snap.Workers() {
+		if w.Facts.BaseModel() == "" {
+			continue // it has not answered yet
+		}
+		body := string(registrationOf(w).appendTo(nil))
+		last, has := c.registered[w.URL]
+		if has {
+			next[w.URL] = last
+		}
+		if last.body != body || now.Sub(last.at) >= registerEvery {
+			due = append(due, dueWorker{url: w.URL, body: body, last: last})
+		}
+	}
+	c.registered = next
+	// The workers whose last attempt is longest ago come first, so that each has its turn if there is no time for all.
+	slices.SortStableFunc(due, func(a, b dueWorker) int { return a.last.tried.Compare(b.last.tried) })
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var taken atomic.Int64
+	var all sync.WaitGroup
+	for range min(registerAtOnce, len(due)) {
+		all.Go(func() {
+			for i := int(taken.Add(1)) - 1; i < len(due) && ctx.Err() == nil; i = int(taken.Add(1)) - 1 {
+				if err := c.registerOne(ctx, &due[i]); err != nil {
+					cancel(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	var busy error
+	for i := range due {
+		d := &due[i]
+		switch {
+		case d.busy != nil:
+			busy = cmp.Or(busy, d.busy)
+			next[d.url] = sent{d.last.at, d.last.body, now}
+			continue
+		case !d.done:
+			continue
+		}
+		next[d.url] = sent{now, d.body, now}
+		if d.refused != "" && d.refused != c.refused[d.url] {
+			c.log.Warn("the index service does not take a worker", "worker", d.url, "error", d.refused)
+		}
+		if c.refused[d.url] = d.refused; d.refused == "" {
+			delete(c.refused, d.url)
+		}
+	}
+	maps.DeleteFunc(c.refused, func(url, _ string) bool { _, present := next[url]; return !present })
+	if err := cmp.Or(context.Cause(ctx), busy); err != nil {
+		return fmt.Errorf("register workers at the index service: %w", err)
+	}
+	return nil
+}
+
+// dueWorker is a worker that has to be registered.
+type dueWorker struct {
+	url, body string
+	last      sent
+	done      bool   // the service has decided
+	refused   string // why the service does not take it
+	busy      error  // why the service could not decide: the next look tries again
+}
+
+// registerOne registers one worker. If the service does not take this worker, that costs no other one.
+func (c *Client) registerOne(ctx context.Context, d *dueWorker) error {
+	a := ask{out: []byte(d.body)}
+	a.body.Reset(a.out)
+	err := c.call(ctx, http.MethodPost, "/register", &a, maxAnswer)
+	refused := new(refusal)
+	switch {
+	case err == nil:
+		d.done = true
+	case !errors.As(err, &refused), refused.status == http.StatusUnauthorized:
+		return err
+	case refused.temporary():
+		d.busy = err
+	default:
+		d.done, d.refused = true, err.Error()
+	}
+	return nil
+}
+
+// registrationOf returns what the service has to know of a worker to follow its events.
+func registrationOf(w *fleet.Worker) *registration {
+	f := &w.Facts
+	return &registration{worker: w.URL, models: f.Models, engine: f.Engine.String(), version: f.Version, blockSize: f.BlockSize, sources: f.Events,
+		ranks: f.UsedRanks(), firstRank: f.FirstRank, lease: registerLease}
+}
