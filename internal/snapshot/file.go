@@ -104,11 +104,12 @@ func ours(path string) error {
 	return nil
 }
 
-// Load reads a snapshot from a file, and calls take with each checkpoint. It returns the number of checkpoints. If
-// there is no file, the error wraps fs.ErrNotExist. A file that is cut short or damaged is an error, and none of its
-// checkpoints is taken. room bounds the memory of all checkpoints together. Load also removes what killed routers left
-// of the file.
-func Load(path string, room int64, take func(*kvfeed.Checkpoint)) (n int, err error) {
+// Load reads a snapshot from a file, and calls take with each checkpoint, and skip with each holder of which the file
+// has no good one. It returns the number of checkpoints. If there is no file, the error wraps fs.ErrNotExist. If a file
+// is cut short or damaged, the error says so, and the checkpoints before the damage were taken: each section has a hash
+// of its own. room bounds the memory of all checkpoints together. Load also removes what killed routers left of the
+// file.
+func Load(path string, room int64, take func(*kvfeed.Checkpoint), skip func(*Skipped)) (n int, err error) {
 	sweep(path)
 	f, err := os.Open(path)
 	if err != nil {
@@ -119,21 +120,18 @@ func Load(path string, room int64, take func(*kvfeed.Checkpoint)) (n int, err er
 	if err != nil {
 		return 0, err
 	}
-	var all []*kvfeed.Checkpoint
 	for {
-		c, _, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return 0, err
-		}
-		if c != nil {
-			all = append(all, c)
+		c, s, err := r.Next()
+		switch {
+		case errors.Is(err, io.EOF):
+			return n, nil
+		case err != nil:
+			return n, err
+		case c != nil:
+			n++
+			take(c)
+		default:
+			skip(s)
 		}
 	}
-	for _, c := range all {
-		take(c)
-	}
-	return len(all), nil
 }

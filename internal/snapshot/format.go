@@ -57,6 +57,8 @@ type Skipped struct {
 	Worker string `json:"worker"`
 	Rank   int    `json:"rank"`
 	Why    string `json:"why"`
+	// Invalid says that the snapshot has a checkpoint of the holder, which cannot be used. A Reader sets it.
+	Invalid bool `json:"-"`
 }
 
 // The errors of a reader.
@@ -71,6 +73,8 @@ var (
 	ErrCut = errors.New("the snapshot is cut short")
 	// ErrLarge means that the snapshot has more blocks than the reader may keep.
 	ErrLarge = errors.New("the snapshot is too large: raise index.bytes")
+	// ErrInvalid means that a checkpoint has something impossible. The others of the snapshot are good.
+	ErrInvalid = errors.New("the checkpoint is invalid")
 )
 
 // Writer writes a snapshot. It is not safe for concurrent use. After an error, all calls return an error.
@@ -89,8 +93,12 @@ func NewWriter(w io.Writer, h Header) (*Writer, error) {
 	return out, out.err
 }
 
-// Holder writes one holder. A run may be divided.
+// Holder writes one holder. A run may be divided. If no reader would take the holder, Holder writes nothing, and the
+// error wraps ErrInvalid: the snapshot can go on with another holder.
 func (w *Writer) Holder(c *kvfeed.Checkpoint) error {
+	if err := writable(c); err != nil {
+		return err
+	}
 	w.holders++
 	w.json(kindHolder, c)
 	w.begin()
@@ -113,6 +121,32 @@ func (w *Writer) Holder(c *kvfeed.Checkpoint) error {
 	w.end(kindRuns)
 	w.number(kindDone, runs)
 	return w.err
+}
+
+// writable returns why no reader would take a checkpoint, as ErrInvalid; nil: it is good.
+func writable(c *kvfeed.Checkpoint) error {
+	if err := c.Validate(); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	if text, err := json.Marshal(c); err != nil || len(text) > maxJSON {
+		return fmt.Errorf("%w: its description has %d bytes, at most %d may be written (%v)", ErrInvalid, len(text), maxJSON, err)
+	}
+	for i := range c.Runs {
+		if !validRun(&c.Runs[i]) {
+			return fmt.Errorf("%w: run %d of its blocks is impossible", ErrInvalid, i)
+		}
+	}
+	return nil
+}
+
+// validRun reports whether takeRun can read a run, also if it is divided.
+func validRun(run *kvindex.Held) bool {
+	for _, n := range [...]int{run.Group, run.Window, run.Depth} {
+		if n < 0 || n > math.MaxInt32-len(run.Keys) {
+			return false
+		}
+	}
+	return run.Tier <= block.NumTiers && run.Attention <= block.AttentionOther && len(run.Keys) == len(run.Hashes)
 }
 
 // Skipped writes that the snapshot has no checkpoint of a holder.
@@ -273,17 +307,18 @@ func (r *Reader) holder() (*kvfeed.Checkpoint, *Skipped) {
 	switch r.next() {
 	case kindHolder:
 		c := &kvfeed.Checkpoint{}
-		if !r.json(c) {
-			return nil, nil
-		}
-		if !r.take(holderBytes+int64(len(r.body()))) || !r.digests(c) || !r.runs(c) {
-			return nil, nil
-		}
-		if err := c.Validate(); err != nil {
-			r.fail(fmt.Errorf("%w: %w", ErrDamaged, err))
+		// The section is as it was written, so a text that cannot be read costs this holder only.
+		invalid := json.Unmarshal(r.body(), c)
+		if !r.take(holderBytes+int64(len(r.body()))) || !r.digests(c) || !r.runs(c, &invalid) {
 			return nil, nil
 		}
 		r.holders++
+		if invalid == nil {
+			invalid = c.Validate()
+		}
+		if invalid != nil {
+			return nil, &Skipped{c.Worker, c.Rank, fmt.Sprintf("%v: %v", ErrInvalid, invalid), true}
+		}
 		return c, nil
 	case kindSkipped:
 		s := &Skipped{}
@@ -391,29 +426,45 @@ func (r *Reader) digests(c *kvfeed.Checkpoint) bool {
 	return true
 }
 
-func (r *Reader) runs(c *kvfeed.Checkpoint) bool {
+// errRun means that a section has something else than runs.
+var errRun = errors.New("one of its runs of blocks is impossible")
+
+// runs reads the runs of a holder to their end. If the holder is invalid, or a run is, it keeps none of the rest.
+func (r *Reader) runs(c *kvfeed.Checkpoint, invalid *error) bool {
 	for {
 		switch kind := r.next(); kind {
 		case kindRuns:
-			for b := r.body(); len(b) > 0; {
-				run, rest, ok := takeRun(b)
-				if !ok {
-					r.fail(ErrDamaged)
-					return false
-				}
-				if !r.take(runBytes + blockBytes*int64(len(run.Keys))) {
-					return false
-				}
-				c.Runs, b = append(c.Runs, run), rest
+			if *invalid == nil {
+				*invalid = r.someRuns(c)
+			} else {
+				r.take(int64(len(r.body()))) // a snapshot without an end must end
+			}
+			if r.err != nil {
+				return false
 			}
 		case kindDone:
-			if r.number() == uint64(len(c.Runs)) {
-				return true
+			if n := r.number(); *invalid == nil && n != uint64(len(c.Runs)) {
+				*invalid = fmt.Errorf("%d of its %d runs of blocks are there", len(c.Runs), n)
 			}
-			fallthrough
+			return true
 		default:
 			r.fail(ErrDamaged)
 			return false
 		}
 	}
+}
+
+// someRuns reads the runs of one section.
+func (r *Reader) someRuns(c *kvfeed.Checkpoint) error {
+	for b := r.body(); len(b) > 0; {
+		run, rest, ok := takeRun(b)
+		if !ok {
+			return errRun
+		}
+		if !r.take(runBytes + blockBytes*int64(len(run.Keys))) {
+			return r.err
+		}
+		c.Runs, b = append(c.Runs, run), rest
+	}
+	return nil
 }

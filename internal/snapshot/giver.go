@@ -3,6 +3,7 @@ package snapshot
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -193,10 +194,14 @@ func Write(ctx context.Context, to io.Writer, feed *kvfeed.Feed, places []kvfeed
 		if err == nil && pause {
 			rest(ctx, time.Since(began))
 		}
-		if err != nil {
-			err = w.Skipped(Skipped{p.Worker, p.Rank, err.Error()})
-		} else {
+		none := err != nil
+		if !none {
 			err = w.Holder(c)
+			none = errors.Is(err, ErrInvalid)
+		}
+		if none {
+			err = w.Skipped(Skipped{Worker: p.Worker, Rank: p.Rank, Why: err.Error()})
+		} else if err == nil {
 			holders, blocks = holders+1, blocks+c.Blocks()
 		}
 		if err != nil {

@@ -96,7 +96,7 @@ func TestFilesThatAKilledRouterLeftAreRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := Load(path, 1<<20, func(*kvfeed.Checkpoint) {}); !errors.Is(err, os.ErrNotExist) {
+	if _, err := Load(path, 1<<20, func(*kvfeed.Checkpoint) {}, func(*Skipped) {}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("load: %v", err)
 	}
 	for name, want := range gone {

@@ -26,7 +26,7 @@ type Parts struct {
 	Key     string // the admin key of the peers; "": none
 	Name    string // names this process to its peers
 	Version string // the router's version
-	Room    int64  // bytes that the blocks of a snapshot may take until they are in the index
+	Room    int64  // bytes that the checkpoints of all peers and of the file may take until they are in the index
 	Log     *slog.Logger
 	// Others returns the admin addresses of further peers at this moment, such as those that replica sync knows; nil:
 	// there are no others.
@@ -150,18 +150,22 @@ func (k *Keeper) warm(ctx context.Context) {
 	limited, cancel := context.WithTimeoutCause(ctx, k.config.PeerTimeout, fmt.Errorf("index.peer_timeout, %v, is over", k.config.PeerTimeout))
 	defer cancel()
 	known := map[kvfeed.Place]bool{}
-	k.ask(limited, nil, known)
+	room := k.Room
+	k.ask(limited, nil, known, &room)
 	if k.config.SnapshotFile == "" {
 		return
 	}
-	n, err := Load(k.config.SnapshotFile, k.Room, func(c *kvfeed.Checkpoint) {
+	n, err := Load(k.config.SnapshotFile, room, func(c *kvfeed.Checkpoint) {
 		if !known[kvfeed.Place{Worker: c.Worker, Rank: c.Rank}] {
 			k.offer(c, k.config.SnapshotFile)
 		}
-	})
+	}, func(s *Skipped) { k.noteSkipped(s, k.config.SnapshotFile) })
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		k.Log.Info("there is no saved index: the router begins without it", "file", k.config.SnapshotFile)
+	case err != nil && n > 0:
+		k.counts.filesFailed.Add(1)
+		k.Log.Warn("only a part of the saved index is used", "file", k.config.SnapshotFile, "holders", n, "why", err)
 	case err != nil:
 		k.counts.filesFailed.Add(1)
 		k.Log.Warn("the saved index is not used: the router begins without it", "file", k.config.SnapshotFile, "why", err)
@@ -187,14 +191,15 @@ func (k *Keeper) peers() []string {
 }
 
 // ask asks one peer after the other for checkpoints, until no holder is missing. places are the wanted holders; nil:
-// all whose engines have a replay endpoint. known gets the holders of which a checkpoint came.
-func (k *Keeper) ask(ctx context.Context, places []kvfeed.Place, known map[kvfeed.Place]bool) {
+// all whose engines have a replay endpoint. known gets the holders of which a checkpoint came. *room bounds the memory
+// of all checkpoints together, and becomes what is left.
+func (k *Keeper) ask(ctx context.Context, places []kvfeed.Place, known map[kvfeed.Place]bool, room *int64) {
 	for _, peer := range k.peers() {
 		if ctx.Err() != nil {
 			return
 		}
 		began := time.Now()
-		skipped, err := k.fetch(ctx, peer, places, known)
+		skipped, err := k.fetch(ctx, peer, places, known, room)
 		if err != nil {
 			k.counts.peersFailed.Add(1)
 			k.Log.Warn("a peer gave no whole snapshot of its index", "peer", peer, "holders", len(known), "error", err)
@@ -209,8 +214,9 @@ func (k *Keeper) ask(ctx context.Context, places []kvfeed.Place, known map[kvfee
 	}
 }
 
-// fetch asks one peer. skipped are the holders of which the peer has no checkpoint.
-func (k *Keeper) fetch(ctx context.Context, peer string, places []kvfeed.Place, known map[kvfeed.Place]bool) (skipped []kvfeed.Place, err error) {
+// fetch asks one peer. skipped are the holders of which the peer has no checkpoint. *room bounds the memory of the
+// checkpoints of this peer and of the ones after it: fetch subtracts what the feed took.
+func (k *Keeper) fetch(ctx context.Context, peer string, places []kvfeed.Place, known map[kvfeed.Place]bool, room *int64) (skipped []kvfeed.Place, err error) {
 	query := url.Values{}
 	for _, p := range places {
 		query.Add("holder", holderParameter(p))
@@ -235,23 +241,37 @@ func (k *Keeper) fetch(ctx context.Context, peer string, places []kvfeed.Place, 
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 300))
 		return nil, fmt.Errorf("status %d: %s", resp.StatusCode, strings.Join(strings.Fields(string(text)), " "))
 	}
-	r, err := NewReader(resp.Body, k.Room)
+	r, err := NewReader(resp.Body, *room)
 	for err == nil {
 		var c *kvfeed.Checkpoint
 		var s *Skipped
+		before := r.room
 		if c, s, err = r.Next(); c != nil {
-			if k.offer(c, peer) {
-				known[kvfeed.Place{Worker: c.Worker, Rank: c.Rank}] = true
+			at := kvfeed.Place{Worker: c.Worker, Rank: c.Rank}
+			if !known[at] && k.offer(c, peer) {
+				known[at] = true
+				*room -= before - r.room
 			}
-		} else if s != nil && len(skipped) < mostAsked {
-			skipped = append(skipped, kvfeed.Place{Worker: s.Worker, Rank: s.Rank})
-			k.Log.Debug("a peer has no checkpoint of a holder", "peer", peer, "worker", s.Worker, "rank", s.Rank, "why", s.Why)
+		} else if s != nil {
+			k.noteSkipped(s, peer)
+			if len(skipped) < mostAsked && s.Worker != "" { // an invalid description may name no worker
+				skipped = append(skipped, kvfeed.Place{Worker: s.Worker, Rank: s.Rank})
+			}
 		}
 	}
 	if errors.Is(err, io.EOF) {
 		return skipped, nil
 	}
 	return skipped, cause(ctx, err)
+}
+
+// noteSkipped logs that a peer or a file has no good checkpoint of a holder.
+func (k *Keeper) noteSkipped(s *Skipped, from string) {
+	if s.Invalid {
+		k.Log.Warn("a checkpoint is not used", "worker", s.Worker, "rank", s.Rank, "from", from, "why", s.Why)
+		return
+	}
+	k.Log.Debug("there is no checkpoint of a holder", "worker", s.Worker, "rank", s.Rank, "from", from, "why", s.Why)
 }
 
 // cause returns why ctx ended, if it did, and else err.
@@ -281,7 +301,8 @@ func (k *Keeper) askForLacking(ctx context.Context) bool {
 	if len(places) > 0 {
 		limited, cancel := context.WithTimeoutCause(ctx, k.config.PeerTimeout, fmt.Errorf("index.peer_timeout, %v, is over", k.config.PeerTimeout))
 		defer cancel()
-		k.ask(limited, places[:min(len(places), mostAsked)], map[kvfeed.Place]bool{})
+		room := k.Room
+		k.ask(limited, places[:min(len(places), mostAsked)], map[kvfeed.Place]bool{}, &room)
 	}
 	return some
 }

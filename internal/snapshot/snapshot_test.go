@@ -49,7 +49,7 @@ func written(t testing.TB, all ...*kvfeed.Checkpoint) []byte {
 	for _, c := range all {
 		err = errors.Join(err, w.Holder(c))
 	}
-	if err = errors.Join(err, w.Skipped(Skipped{"http://b:2", 0, "it is cold"}), w.Close()); err != nil {
+	if err = errors.Join(err, w.Skipped(Skipped{Worker: "http://b:2", Why: "it is cold"}), w.Close()); err != nil {
 		t.Fatal(err)
 	}
 	return out.Bytes()
