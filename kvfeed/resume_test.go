@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/block"
@@ -192,6 +193,7 @@ func (f fault) String() string {
 type schedule struct {
 	joins, made, offered, at int
 	fault                    fault
+	asks                     bool // the second router asks the first one as often as the feed says
 	replay                   bool
 	buffer                   int
 }
@@ -260,6 +262,9 @@ func (s schedule) run(t *testing.T, seed uint64, n int) (exact, confirmed bool) 
 				l.send(l.b, false)
 			}
 		}
+		if s.asks {
+			l.ask(i)
+		}
 		l.check(s.String())
 	}
 	return l.check(s.String()), l.b.feed.CheckpointStats().Confirmed > 0
@@ -305,6 +310,32 @@ func TestACheckpointIsBelievedOnlyIfTheEngineConfirmsIt(t *testing.T) {
 				}
 				t.Logf("%d runs, %d exact, %d confirmed", runs, exact, confirmed)
 			})
+		}
+	}
+}
+
+// ask gives the second router the checkpoints that it lacks.
+func (l *lab) ask(step int) {
+	later := time.Now().Add(time.Duration(step) * time.Hour) // the pauses between two questions are over
+	lacking, _ := l.b.feed.Lacking(later)
+	for _, at := range lacking {
+		if c, err := l.a.feed.Checkpoint(at); err == nil {
+			_ = l.b.feed.Offer(c) // an error says that the checkpoint cannot be confirmed
+		}
+	}
+}
+
+// A router without a replay asks again after each loss, and is exact again when it has the message after the loss.
+func TestALaterCheckpointMendsALoss(t *testing.T) {
+	const n = 8
+	for joins := range n - 1 {
+		for at := joins; at < n-1; at++ {
+			for seed := range uint64(20) {
+				s := schedule{joins: joins, made: n + 1, offered: n + 1, at: at, fault: lossAtB, asks: true, buffer: 1000}
+				if exact, confirmed := s.run(t, seed, n); !exact || !confirmed {
+					t.Errorf("%v: trust exact %v, confirmed %v", s, exact, confirmed)
+				}
+			}
 		}
 	}
 }

@@ -1,10 +1,14 @@
 package snapshot
 
 import (
+	"cmp"
 	"context"
+	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -29,6 +33,77 @@ type engine struct {
 	wire kvevent.Wire
 	at   int // number of prompts so far
 	seed int
+	// through is the endpoint at which a router subscribes; "": the publisher's.
+	through string
+}
+
+// relay is a way to an engine that can be cut.
+type relay struct {
+	net.Listener
+	to      string
+	running sync.WaitGroup
+
+	mu    sync.Mutex // guards the fields below
+	cut   bool
+	conns []net.Conn
+}
+
+// newRelay returns a way to an endpoint. It ends with the test.
+func newRelay(t testing.TB, endpoint string) *relay {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &relay{Listener: l, to: strings.TrimPrefix(endpoint, "tcp://")}
+	r.running.Go(func() { // ends when the listener is closed
+		for {
+			from, err := l.Accept()
+			if err != nil {
+				return
+			}
+			r.pass(from)
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		r.setCut(true)
+		r.running.Wait()
+	})
+	return r
+}
+
+// pass connects a connection with the engine, until one of them ends.
+func (r *relay) pass(from net.Conn) {
+	to, err := net.Dial("tcp", r.to)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil || r.cut {
+		_ = from.Close()
+		if err == nil {
+			_ = to.Close()
+		}
+		return
+	}
+	r.conns = append(r.conns, from, to)
+	for _, pair := range [][2]net.Conn{{from, to}, {to, from}} {
+		r.running.Go(func() {
+			_, _ = io.Copy(pair[0], pair[1])
+			_, _ = pair[0].Close(), pair[1].Close()
+		})
+	}
+}
+
+// setCut cuts the way, or mends it.
+func (r *relay) setCut(cut bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.cut = cut; cut {
+		for _, c := range r.conns {
+			_ = c.Close()
+		}
+		r.conns = nil
+	}
 }
 
 // promptBlocks is the number of blocks of one prompt, and of one message.
@@ -129,7 +204,7 @@ func newSite(t testing.TB, cfg Config, engines ...*engine) *site {
 	for _, e := range engines {
 		f.Put(e.url, fleet.Facts{
 			Engine: fleet.EngineVLLM, Version: "0.32.0", Models: []fleet.Model{{ID: "m"}}, BlockSize: blockTokens, Ranks: 1,
-			Events: []fleet.EventSource{{Endpoint: e.Endpoint(), Replay: e.ReplayEndpoint()}},
+			Events: []fleet.EventSource{{Endpoint: cmp.Or(e.through, e.Endpoint()), Replay: e.ReplayEndpoint()}},
 		})
 	}
 	feed, keeper := running(t, s.feed.Run), running(t, s.keeper.Run)

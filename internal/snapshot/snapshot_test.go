@@ -211,11 +211,34 @@ func TestASiteIsExactByAPeer(t *testing.T) {
 	if s := b.keeper.Stats(b.giver); s.Checkpoints.Confirmed != 2 || s.Checkpoints.Refused != 0 {
 		t.Errorf("%+v", s)
 	}
-	// A loss makes the peer's help useful once more.
-	engines[1].DropNext(1)
-	engines[1].cache(t, 2)
-	if got := a.trusts()[engines[1].url]; got == fleet.TrustNone {
-		t.Errorf("the peer's trust is %v", got)
+}
+
+// A router loses messages of an engine without a replay endpoint. It asks its peer again, and is exact again.
+func TestARouterAsksItsPeerAgainAfterALoss(t *testing.T) {
+	e := newEngine(t, "http://b:2", 2, 0)
+	a := warmSite(t, e)
+	way, far := newRelay(t, e.Endpoint()), *e
+	far.through = "tcp://" + way.Addr().String()
+	b := newSite(t, Config{Peers: []string{a.admin.URL}}, &far)
+	for loss := range 3 {
+		testenv.Until(t, "the second router subscribes", func() bool { return e.Stats().Subscribers == 2 })
+		e.cache(t, 1) // the first message after the loss
+		last := e.at - 1
+		testenv.Until(t, "the second router is exact", func() bool {
+			return b.trusts()[e.url] == fleet.TrustExact && b.match(e, last) == promptBlocks*blockTokens
+		})
+		for i := range e.at {
+			if got := b.match(e, i); got != promptBlocks*blockTokens {
+				t.Errorf("after %d losses %d tokens of prompt %d match", loss, got, i)
+			}
+		}
+		if s := b.keeper.Stats(b.giver); s.Checkpoints.Confirmed != uint64(loss)+1 {
+			t.Errorf("after %d losses: %+v", loss, s)
+		}
+		way.setCut(true)
+		testenv.Until(t, "the connection is gone", func() bool { return e.Stats().Subscribers == 1 })
+		e.cache(t, 2) // only the peer gets them
+		way.setCut(false)
 	}
 }
 
