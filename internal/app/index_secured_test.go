@@ -81,19 +81,19 @@ func TestAnIndexServiceIsReachedWithItsKeyAndCertificates(t *testing.T) {
 		r := run(common+"index:\n  url: "+url+"\n  "+client+"\n", false, nil)
 		r.wait("the trust is the service's", func() bool { return r.trusts(fleet.TrustExact) })
 	})
-	for name, index := range map[string]string{
-		"a wrong key":    "key: another-key\n  " + client,
-		"no key":         client,
-		"no certificate": "key_file: " + at("key") + "\n  tls: {ca_file: " + authority.File + "}",
-		"no authority":   "key_file: " + at("key"),
+	for name, c := range map[string]struct{ index, why string }{
+		"a wrong key":    {"key: another-key\n  " + client, "the index service refuses the router's key"},
+		"no key":         {client, "the index service refuses the router's key"},
+		"no certificate": {"key_file: " + at("key") + "\n  tls: {ca_file: " + authority.File + "}", "the index service requires a certificate"},
+		"no authority":   {"key_file: " + at("key"), "the index service cannot be reached over TLS"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := run(common+"index:\n  url: "+url+"\n  "+index+"\n", false, nil)
-			r.wait("the service does not answer the router", func() bool {
+			r := run(common+"index:\n  url: "+url+"\n  "+c.index+"\n", false, nil)
+			r.wait("the router says what is wrong", func() bool {
 				s := r.Router().Fleet().Snapshot()
 				for _, w := range s.Workers() {
 					trust, why := s.Trust(w.Holders[0])
-					return trust == fleet.TrustNone && why == "the index service does not answer"
+					return trust == fleet.TrustNone && why == c.why
 				}
 				return false
 			})

@@ -60,13 +60,15 @@ type Client struct {
 	// stream is a faster way to ask; nil: questions go over HTTP. Where and how it connects is host, secure and network.
 	stream  atomic.Pointer[stream]
 	host    string
+	address string // host:port of the URL
 	secure  bool
 	network network.Network
 	warned  atomic.Bool // the log has said that there can be no stream
 
 	// Only Run uses the fields below.
-	silent     bool              // the log has said that the service does not answer
-	down       time.Time         // since when it does not
+	silent     bool              // the last poll failed
+	down       time.Time         // since when polls fail
+	trouble    string            // why, as the log has said; "": they do not fail
 	registered map[string]sent   // by worker: the last registration
 	refused    map[string]string // by worker: why the service did not take the last registration
 	late       bool              // the log has said that not all workers are registered
@@ -114,7 +116,7 @@ func NewClient(c ClientConfig, router *warmpath.Router, n network.Network, log *
 	if err != nil {
 		return nil, fmt.Errorf("index.url: %w", err)
 	}
-	x := &Client{host: at.Hostname(), secure: at.Scheme == "https", network: n, streaming: make(chan struct{}, 1),
+	x := &Client{host: at.Hostname(), address: peer.Address, secure: at.Scheme == "https", network: n, streaming: make(chan struct{}, 1),
 		config: c, router: router, fleet: router.Fleet(), log: log, soon: make(chan struct{}, 1), registered: map[string]sent{}, refused: map[string]string{},
 		differing: map[string]bool{},
 		http:      &http.Client{Transport: network.NewTransport(n, peers, network.TransportConfig{ConnectTimeout: time.Second, IdleTimeout: time.Minute, IdlePerPeer: 16, Plain: true})}}
@@ -311,7 +313,7 @@ func (c *Client) poll(ctx context.Context) (port int, ok bool) {
 	}
 	if c.silent {
 		c.log.Info("the index service answers again", "service", c.config.URL, "silent", time.Since(c.down).Round(time.Millisecond))
-		c.silent = false
+		c.silent, c.trouble = false, ""
 	}
 	c.apply(snap, list)
 	return list.grpcPort, true
@@ -328,20 +330,24 @@ func (c *Client) noteLate(err error) {
 	c.late = err != nil
 }
 
-// lost notes that the service does not answer. Load alone decides from now on.
+// lost notes that the service cannot be used. Load alone decides from now on.
 func (c *Client) lost(snap *fleet.Snapshot, err error) {
 	c.known.Store(nil)
 	if c.current != nil {
 		c.current.stop()
 	}
+	now := troubleOf(err, c.address, c.config.Key != "")
 	if !c.silent {
 		c.silent, c.down = true, time.Now()
-		c.log.Error("the index service does not answer: requests are decided by load until it answers again", "service", c.config.URL, "error", err)
+	}
+	if now.what != c.trouble {
+		c.trouble = now.what
+		c.log.Error(now.what+": requests are decided by load until that changes", "service", c.config.URL, "next", now.next, "error", plain(err))
 	}
 	clear(c.registered)
 	for _, w := range snap.Workers() {
 		for _, h := range w.Holders {
-			c.tell(snap, h, fleet.TrustNone, "the index service does not answer")
+			c.tell(snap, h, fleet.TrustNone, now.what)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/warmpath/warmpath/internal/network"
@@ -95,7 +96,7 @@ func (c ClientConfig) Validate() error {
 	var problems []error
 	if c.URL != "" {
 		u, err := url.Parse(c.URL)
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.User != nil {
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || strings.HasSuffix(u.Host, ":") || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
 			problems = append(problems, errors.New("url: write the address of an index service, such as http://index-1:8090"))
 		}
 	}

@@ -41,8 +41,8 @@ func (s *Service) handler() http.Handler {
 		counted := s.Telemetry.IndexEndpoint(strings.TrimPrefix(path, "/"))
 		open(method, path, func(w http.ResponseWriter, r *http.Request) {
 			began, status := time.Now(), success
-			err := errKey
-			if s.allowed(r.Header.Get("Authorization")) && !s.Certificates.MissingCertificate(r.TLS) {
+			err := s.admitHTTP(r)
+			if err == nil {
 				err = h(w, r)
 			}
 			if err != nil {
@@ -63,8 +63,8 @@ func (s *Service) handler() http.Handler {
 	}
 	for path, more := range s.More {
 		open("GET", path, func(w http.ResponseWriter, r *http.Request) {
-			if !s.allowed(r.Header.Get("Authorization")) || s.Certificates.MissingCertificate(r.TLS) {
-				problem(w, http.StatusUnauthorized, errKey)
+			if err := s.admitHTTP(r); err != nil {
+				problem(w, statusOf(err), err)
 				return
 			}
 			more.ServeHTTP(w, r)
@@ -103,6 +103,17 @@ func (s *Service) handler() http.Handler {
 	return http.NewCrossOriginProtection().Handler(mux)
 }
 
+// admitHTTP returns why a request is refused by its header; nil: it is not.
+func (s *Service) admitHTTP(r *http.Request) error {
+	switch {
+	case s.Certificates.MissingCertificate(r.TLS):
+		return errCertificate
+	case !s.allowed(r.Header.Get("Authorization")):
+		return errKey
+	}
+	return nil
+}
+
 // errNotHere means that an endpoint of Dynamo's standalone indexer has no counterpart.
 var errNotHere = errors.New("not available")
 
@@ -123,7 +134,7 @@ func statusOf(err error) int {
 	switch {
 	case errors.Is(err, errCut), errors.Is(err, context.Canceled):
 		return 499
-	case errors.Is(err, errKey):
+	case errors.Is(err, errKey), errors.Is(err, errCertificate):
 		return http.StatusUnauthorized
 	case errors.Is(err, errNoModel), errors.Is(err, errAbsent), errors.Is(err, errNotHere), errors.Is(err, warmpath.ErrUnknownModel):
 		return http.StatusNotFound

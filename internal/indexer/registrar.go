@@ -98,8 +98,8 @@ func (c *Client) registerOne(ctx context.Context, d *dueWorker) error {
 	switch {
 	case err == nil:
 		d.done = true
-	case !errors.As(err, &refused), refused.status == http.StatusUnauthorized:
-		return err
+	case !errors.As(err, &refused), refused.status == http.StatusUnauthorized, refused.status == http.StatusNotFound, refused.status == http.StatusMethodNotAllowed:
+		return err // it is about the service, and not about the worker
 	case refused.temporary():
 		d.busy = err
 	default:

@@ -200,6 +200,9 @@ func (s *Service) allowed(authorization string) bool {
 
 var errKey = errors.New("the key is missing or wrong: send the header Authorization: Bearer KEY, where KEY is WARMPATH_INDEX_KEY, index_service.key_file or index_service.key of the service")
 
+// errCertificate means that a client sent no certificate, which index_service.tls.client_ca_file requires.
+var errCertificate = errors.New("the client certificate is missing: the service requires one (index_service.tls.client_ca_file); a router has it in index.tls")
+
 // register adds a worker.
 func (s *Service) register(r *registration) (listed bool, err error) {
 	if s.Routes && s.Listed(strings.TrimRight(r.worker, "/")) == "" {
