@@ -20,13 +20,14 @@ func (a *App) useSnapshots(cfg *config.Config) error {
 	if err != nil {
 		return fmt.Errorf("index.tls: %w", err)
 	}
-	a.giver = snapshot.NewGiver(a.kvfeed, a.options.Version, a.log)
+	name := rand.Text()
+	a.giver = snapshot.NewGiver(a.kvfeed, name, a.options.Version, a.log)
 	key := cfg.Admin.Key
 	if a.options.IndexOnly { // its peers are index services
 		key = cfg.IndexService.Key
 	}
 	a.keeper = snapshot.NewKeeper(cfg.Index.WarmStart, snapshot.Parts{
-		Feed: a.kvfeed, Client: client, Key: key, Name: rand.Text(), Version: a.options.Version,
+		Feed: a.kvfeed, Client: client, Key: key, Name: name, Version: a.options.Version,
 		Room: cfg.Index.Bytes, Log: a.log, Others: a.otherAdmins(cfg),
 	})
 	return nil

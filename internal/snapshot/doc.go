@@ -1,6 +1,6 @@
 // Package snapshot gives a router's index to other routers and to files, and takes it from them: a warm start.
 //
-//	giver := snapshot.NewGiver(feed, version, log)        // an http.Handler of the admin listener
+//	giver := snapshot.NewGiver(feed, name, version, log)  // an http.Handler of the admin listener
 //	keeper := snapshot.NewKeeper(cfg, snapshot.Parts{…})  // takes, and saves to a file
 //	err := keeper.Run(ctx)
 //

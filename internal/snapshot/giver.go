@@ -42,6 +42,7 @@ const (
 // Giver answers requests for snapshots of a feed's holders. It is an http.Handler, safe for concurrent use.
 type Giver struct {
 	feed    *kvfeed.Feed
+	name    string
 	version string
 	log     *slog.Logger
 	counts  giverCounts
@@ -52,14 +53,21 @@ type Giver struct {
 
 type giverCounts struct{ given, broken, refused atomic.Uint64 }
 
-// NewGiver returns a Giver. version is the router's version.
-func NewGiver(feed *kvfeed.Feed, version string, log *slog.Logger) *Giver {
-	return &Giver{feed: feed, version: version, log: log, giving: map[string]bool{}}
+// NewGiver returns a Giver. name is that of the Keeper of the same process, and version the router's version.
+func NewGiver(feed *kvfeed.Feed, name, version string, log *slog.Logger) *Giver {
+	return &Giver{feed: feed, name: name, version: version, log: log, giving: map[string]bool{}}
 }
 
+// statusItself is the answer of a router that asks itself.
+const statusItself = http.StatusLoopDetected
+
 // ServeHTTP writes a snapshot of all holders, or of the holders that the parameters "holder" name, as RANK@URL. It
-// gives one snapshot to a peer at a time, and two at most: further requests get 503.
+// gives one snapshot to a peer at a time, and two at most: further requests get 503. It gives none to its own process.
 func (g *Giver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if name := r.Header.Get(peerHeader); name != "" && name == g.name {
+		problem(w, statusItself, errors.New("this is the router that asks"))
+		return
+	}
 	places, err := placesOf(r.URL.Query()["holder"])
 	if err != nil {
 		problem(w, http.StatusBadRequest, err)

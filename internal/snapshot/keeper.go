@@ -39,6 +39,7 @@ type Keeper struct {
 	config Config
 	Parts
 	counts keeperCounts
+	own    map[string]bool // the addresses of peers at which this process itself answered. Only Run uses it
 }
 
 type keeperCounts struct{ peers, peersFailed, files, filesFailed, saved, savesFailed atomic.Uint64 }
@@ -54,7 +55,7 @@ type Stats struct {
 
 // NewKeeper returns a Keeper, and prepares the feed: call it before the feed runs. It starts nothing.
 func NewKeeper(cfg Config, p Parts) *Keeper {
-	k := &Keeper{config: cfg, Parts: p}
+	k := &Keeper{config: cfg, Parts: p, own: map[string]bool{}}
 	if len(cfg.Peers) > 0 || p.Others != nil {
 		p.Feed.KeepMessages()
 	}
@@ -175,7 +176,10 @@ func (k *Keeper) warm(ctx context.Context) {
 	}
 }
 
-// peers returns the addresses of all peers in random order.
+// errItself means that an address of a peer is that of this process.
+var errItself = errors.New("this is the router itself")
+
+// peers returns the addresses of all other routers in random order.
 func (k *Keeper) peers() []string {
 	all := slices.Clone(k.config.Peers)
 	if k.Others != nil {
@@ -185,7 +189,7 @@ func (k *Keeper) peers() []string {
 		all[i] = strings.TrimSuffix(all[i], "/")
 	}
 	slices.Sort(all)
-	all = slices.Compact(all)
+	all = slices.DeleteFunc(slices.Compact(all), func(peer string) bool { return k.own[peer] })
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	return all
 }
@@ -200,6 +204,11 @@ func (k *Keeper) ask(ctx context.Context, places []kvfeed.Place, known map[kvfee
 		}
 		began := time.Now()
 		skipped, err := k.fetch(ctx, peer, places, known, room)
+		if errors.Is(err, errItself) { // all routers may have the same list
+			k.own[peer] = true
+			k.Log.Info("index.peers names this router itself: it is not asked", "peer", peer)
+			continue
+		}
 		if err != nil {
 			k.counts.peersFailed.Add(1)
 			k.Log.Warn("a peer gave no whole snapshot of its index", "peer", peer, "holders", len(known), "error", err)
@@ -237,7 +246,11 @@ func (k *Keeper) fetch(ctx context.Context, peer string, places []kvfeed.Place, 
 		return nil, cause(ctx, err)
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
+	switch resp.StatusCode {
+	case http.StatusOK:
+	case statusItself:
+		return nil, errItself
+	default:
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 300))
 		return nil, fmt.Errorf("status %d: %s", resp.StatusCode, strings.Join(strings.Fields(string(text)), " "))
 	}

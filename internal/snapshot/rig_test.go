@@ -3,6 +3,7 @@ package snapshot
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -10,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -181,6 +183,9 @@ type site struct {
 	stop   func()
 }
 
+// sites is the number of sites so far, for their names.
+var sites atomic.Int64
+
 // newSite starts a router with these engines, in this order.
 func newSite(t testing.TB, cfg Config, engines ...*engine) *site {
 	t.Helper()
@@ -192,15 +197,18 @@ func newSite(t testing.TB, cfg Config, engines ...*engine) *site {
 		t.Fatal(err)
 	}
 	s.feed = kvfeed.New(s.router, kvfeed.Config{}, log)
-	s.giver = NewGiver(s.feed, "test", log)
+	s.giver = NewGiver(s.feed, t.Name()+fmt.Sprint(sites.Add(1)), "test", log)
 	s.admin = httptest.NewServer(s.giver)
 	t.Cleanup(s.admin.Close)
 	client := &http.Client{Transport: &http.Transport{}}
 	t.Cleanup(client.CloseIdleConnections)
+	for i, peer := range cfg.Peers {
+		cfg.Peers[i] = strings.Replace(peer, "itself", s.admin.URL, 1)
+	}
 	if cfg.PeerTimeout == 0 {
 		cfg.PeerTimeout = 20 * time.Second
 	}
-	s.keeper = NewKeeper(cfg, Parts{Feed: s.feed, Client: client, Name: t.Name(), Version: "test", Room: 1 << 30, Log: log})
+	s.keeper = NewKeeper(cfg, Parts{Feed: s.feed, Client: client, Name: s.giver.name, Version: "test", Room: 1 << 30, Log: log})
 	for _, e := range engines {
 		f.Put(e.url, fleet.Facts{
 			Engine: fleet.EngineVLLM, Version: "0.32.0", Models: []fleet.Model{{ID: "m"}}, BlockSize: blockTokens, Ranks: 1,

@@ -242,6 +242,27 @@ func TestARouterAsksItsPeerAgainAfterALoss(t *testing.T) {
 	}
 }
 
+// All routers may have the same list of peers. A router notices that one of them is the router itself, says so once,
+// and asks the others.
+func TestARouterDoesNotAskItself(t *testing.T) {
+	e := newEngine(t, "http://a:1", 1, 5)
+	a := warmSite(t, e)
+	b := newSite(t, Config{Peers: []string{"itself", a.admin.URL, "itself/"}}, e)
+	b.awaitExact(e)
+	const line = "index.peers names this router itself"
+	b.stop()
+	for range 10 { // in random order
+		room := int64(1 << 30)
+		b.keeper.ask(t.Context(), []kvfeed.Place{{Worker: "http://unknown"}}, map[kvfeed.Place]bool{}, &room)
+	}
+	if log := b.log.String(); strings.Count(log, line) != 1 || strings.Contains(log, "gave no whole snapshot") {
+		t.Errorf("the log does not say it once:\n%s", log)
+	}
+	if s := b.keeper.Stats(b.giver); s.PeersFailed != 0 || s.GivenRefused != 0 || s.Given != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
 func TestAPeerThatCannotHelpCostsABoundedTime(t *testing.T) {
 	e := newEngine(t, "http://a:1", 1, 5)
 	e.cache(t, 20)
@@ -299,7 +320,7 @@ func TestAPeerThatCannotHelpCostsABoundedTime(t *testing.T) {
 }
 
 func TestSnapshotsAreGivenToFewAtATime(t *testing.T) {
-	g := NewGiver(nil, "", nil)
+	g := NewGiver(nil, "", "", nil)
 	if !g.begin("a") || g.begin("a") || !g.begin("b") || g.begin("c") {
 		t.Error("one to each peer, two at most")
 	}
