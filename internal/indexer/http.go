@@ -331,7 +331,7 @@ func lines(w http.ResponseWriter) (write func([]byte) error, flush func() error)
 	}
 	write = func(line []byte) error {
 		pending = append(pending, line...)
-		if len(pending) < 64<<10 {
+		if len(pending) < lineBytes {
 			return nil
 		}
 		return send()
@@ -344,8 +344,13 @@ func lines(w http.ResponseWriter) (write func([]byte) error, flush func() error)
 	}
 }
 
-// lineTimeout is how long a reader may take nothing of an answer without an end. Then its connection is closed.
-const lineTimeout = 30 * time.Second
+// lineTimeout is how long a reader may take for one piece of a stream or a dump: lineBytes over HTTP, a message over
+// gRPC. A reader that takes longer loses its connection, because others wait for its place, such as that of the only
+// dump. With this size, a reader of 26 KB/s is fast enough.
+const (
+	lineTimeout = 10 * time.Second
+	lineBytes   = 256 << 10
+)
 
 func (s *Service) dumpHTTP(w http.ResponseWriter, r *http.Request) error {
 	about := r.URL.Query()

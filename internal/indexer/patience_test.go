@@ -1,8 +1,12 @@
 package indexer
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -15,6 +19,7 @@ import (
 
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/kvindex"
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
@@ -111,4 +116,63 @@ func TestANameReachesNoOtherGroup(t *testing.T) {
 	if _, err := w.router.Route(t.Context(), &warmpath.Request{Model: groupMark, Tokens: []block.Token{1}}); err == nil {
 		t.Error("a model has the name of the mark")
 	}
+}
+
+// pipes is a listener whose connections have no buffers. A test in a bubble of synctest connects with dial.
+type pipes chan net.Conn
+
+func (p pipes) dial() net.Conn {
+	ours, theirs := net.Pipe()
+	p <- theirs
+	return ours
+}
+
+func (p pipes) Accept() (net.Conn, error) {
+	if c, ok := <-p; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (p pipes) Close() error   { return nil }
+func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// A reader over HTTP that takes nothing of the only dump loses it to another reader.
+func TestAReaderThatTakesNothingLosesTheDump(t *testing.T) {
+	w := serve(t, Config{}, nil)
+	w.store(w.worker("http://a", nil).Holders[0], prompt(1, 16*20000), kvindex.Stored{})
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Config{}, w.service.Parts) // its channels are in the bubble
+		l := make(pipes)
+		server := &http.Server{Handler: s.routes}
+		var serving sync.WaitGroup
+		serving.Go(func() { _ = server.Serve(l) })
+		ask := func() (conn net.Conn, status int) {
+			conn = l.dial()
+			_, _ = io.WriteString(conn, "GET /dump HTTP/1.1\r\nHost: index\r\nConnection: close\r\n\r\n")
+			line, _ := bufio.NewReaderSize(conn, 16).ReadSlice('\n') // "HTTP/1.1 200 OK"
+			_, _ = fmt.Sscanf(string(line), "HTTP/1.1 %d", &status)
+			return conn, status
+		}
+		slow, status := ask()
+		if status != http.StatusOK {
+			t.Errorf("the first dump: %d", status)
+		}
+		<-time.After(lineTimeout / 2)
+		early, status := ask()
+		if status != http.StatusServiceUnavailable {
+			t.Errorf("another dump meanwhile: %d", status)
+		}
+		<-time.After(lineTimeout)
+		late, status := ask()
+		if status != http.StatusOK {
+			t.Errorf("another dump after the time limit: %d", status)
+		}
+		for _, c := range []net.Conn{slow, early, late} {
+			_ = c.Close()
+		}
+		close(l)
+		_ = server.Close()
+		serving.Wait()
+	})
 }
