@@ -2,16 +2,11 @@ package main
 
 import (
 	"cmp"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
-	"github.com/warmpath/warmpath/internal/app"
 	"github.com/warmpath/warmpath/internal/config"
 	"github.com/warmpath/warmpath/internal/indexer"
-	"github.com/warmpath/warmpath/internal/telemetry"
-	"github.com/warmpath/warmpath/internal/tokens/inprocess"
 )
 
 // indexFlags are the settings of the index service that the command line can override.
@@ -88,28 +83,9 @@ func serveIndex(c *cobra.Command, f *indexFlags) error {
 		}
 		return err
 	}
-	own, err := telemetry.NewLog(cfg.Telemetry, c.ErrOrStderr())
-	if err != nil {
-		return err
-	}
-	go own.Run()      // ends after Close, or with the process if nobody reads the standard error
-	defer own.Close() // before run prints an error
-	log := own.Logger()
-	defer telemetry.TakeStandardLog(log)()
-	options := app.Options{Log: log, LogLines: own.Lines, Version: release(), IndexOnly: true}
-	if options.Models, err = inprocess.NewHub(config.Hub(cfg.Hub), log).Folders(c.Context(), cfg.Models); err != nil {
-		return err
-	}
+	p := process{cfg: cfg, file: f.file, indexOnly: true}
 	if f.file != "" {
-		options.Load, options.File = load, f.file
+		p.load = load
 	}
-	a, err := app.New(cfg, options)
-	if err != nil {
-		return err
-	}
-	signal.Ignore(syscall.SIGPIPE) // a reader of the log that ends must not end the service
-	super := supervisor{socket: config.NotifySocket(), log: log}
-	defer super.follow(c.Context(), a, stopMargin)()
-	defer reloadOnHangup(c.Context(), a, super, log)()
-	return a.Run(c.Context())
+	return p.run(c)
 }

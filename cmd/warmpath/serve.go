@@ -1,23 +1,17 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"os/signal"
 	"slices"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/warmpath/warmpath/internal/app"
 	"github.com/warmpath/warmpath/internal/config"
 	"github.com/warmpath/warmpath/internal/discovery"
 	"github.com/warmpath/warmpath/internal/replica"
-	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/internal/tokens/inprocess"
 )
 
@@ -237,73 +231,19 @@ func serve(c *cobra.Command, f *serveFlags) error {
 	if len(cfg.Workers) == 0 && f.file == "" {
 		return usageError{errNoWorkers}
 	}
-	own, err := telemetry.NewLog(cfg.Telemetry, c.ErrOrStderr())
-	if err != nil {
-		return err
-	}
-	go own.Run()      // ends after Close, or with the process if nobody reads the standard error
-	defer own.Close() // before run prints an error
-	log := own.Logger()
-	defer telemetry.TakeStandardLog(log)()
-	logForeign(log, mapped)
-	if len(cfg.Workers) == 0 && len(cfg.FileWorkers) == 0 && len(cfg.WorkersDNS.Names) == 0 {
-		log.Warn("the file lists no workers, so every request is refused: add them (workers: [{url: http://gpu-1:8000}]) and reload (SIGHUP or POST /admin/reload)",
-			"file", f.file)
-	}
-	for _, w := range cfg.Warnings() {
-		log.Warn(w)
-	}
-	options := app.Options{Log: log, LogLines: own.Lines, Version: release()}
-	if options.Models, err = inprocess.NewHub(config.Hub(cfg.Hub), log).Folders(c.Context(), cfg.Models); err != nil {
-		return err
-	}
+	p := process{cfg: cfg, file: f.file, drain: cfg.Gateway.DrainDelay + cfg.Gateway.DrainTimeout, begin: func(log *slog.Logger) {
+		logForeign(log, mapped)
+		if len(cfg.Workers) == 0 && len(cfg.FileWorkers) == 0 && len(cfg.WorkersDNS.Names) == 0 {
+			log.Warn("the file lists no workers, so every request is refused: add them (workers: [{url: http://gpu-1:8000}]) and reload (SIGHUP or POST /admin/reload)",
+				"file", f.file)
+		}
+		for _, w := range cfg.Warnings() {
+			log.Warn(w)
+		}
+	}}
 	script := slices.ContainsFunc(cfg.Policies, func(p config.Policy) bool { return p.Type == "script" })
 	if f.file != "" || script { // a script that only a flag names is a file that may change, too
-		options.Load, options.File = load, f.file
+		p.load = load
 	}
-	a, err := app.New(cfg, options)
-	if err != nil {
-		return err
-	}
-	signal.Ignore(syscall.SIGPIPE) // a reader of the logs that ends must not end the router: lines are lost, and counted
-	super := supervisor{socket: config.NotifySocket(), log: log}
-	defer super.follow(c.Context(), a, cfg.Gateway.DrainDelay+cfg.Gateway.DrainTimeout+stopMargin)()
-	defer reloadOnHangup(c.Context(), a, super, log)()
-	return a.Run(c.Context())
-}
-
-// stopMargin is how long the process may take to end after the drain, as its supervisor hears it: twice what the App
-// allows its components.
-const stopMargin = 10 * time.Second
-
-// reloadOnHangup reloads at each SIGHUP until stop is called. stop waits at most a second for a reload under way.
-func reloadOnHangup(ctx context.Context, a *app.App, super supervisor, log *slog.Logger) (stop func()) {
-	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP)
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() { // ends with ctx; stop waits
-		defer close(done)
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-hangups:
-				super.reloading()
-				if _, err := a.Reload(); err != nil {
-					log.Error("reload refused: the old configuration stays", "error", err)
-				}
-				super.ready()
-			}
-		}
-	}()
-	return func() {
-		signal.Stop(hangups)
-		cancel()
-		select {
-		case <-done:
-		case <-time.After(time.Second): // a reload that hangs must not keep the process from ending
-			log.Error("a reload hangs: the process ends without waiting for it")
-		}
-	}
+	return p.run(c)
 }
