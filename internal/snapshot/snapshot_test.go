@@ -177,7 +177,11 @@ func warmSite(t *testing.T, engines ...*engine) *site {
 		testenv.Until(t, "the router subscribes", func() bool { return e.Stats().Subscribers == 1 })
 	}
 	for _, e := range engines {
-		e.cache(t, 50)
+		e.cache(t, 1)
+		if e.ReplayEndpoint() != "" { // the subscription may take effect only after the first message, which a replay has
+			testenv.Until(t, "the first event to be applied", func() bool { return a.match(e, 0) == promptBlocks*blockTokens })
+		}
+		e.cache(t, 49)
 	}
 	a.awaitExact(engines...)
 	for _, e := range engines {
@@ -222,7 +226,16 @@ func TestARouterAsksItsPeerAgainAfterALoss(t *testing.T) {
 	b := newSite(t, Config{Peers: []string{a.admin.URL}}, &far)
 	for loss := range 3 {
 		testenv.Until(t, "the second router subscribes", func() bool { return e.Stats().Subscribers == 2 })
-		e.cache(t, 1) // the first message after the loss
+		first := e.at
+		testenv.Until(t, "a message after the loss", func() bool { // the subscription takes effect a moment later
+			for i := first; i < e.at; i++ {
+				if b.match(e, i) > 0 {
+					return true
+				}
+			}
+			e.cache(t, 1)
+			return false
+		})
 		last := e.at - 1
 		testenv.Until(t, "the second router is exact", func() bool {
 			return b.trusts()[e.url] == fleet.TrustExact && b.match(e, last) == promptBlocks*blockTokens
