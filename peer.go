@@ -24,9 +24,12 @@ type Peer struct {
 	requests  map[uint64]*told
 	first     *told // the requests by the time of Add, the oldest first
 	last      *told
-	keys      int // keys that the requests hold
+	keyed     *told // the oldest request that may hold keys
+	keys      int   // keys that the requests hold
+	dropped   uint64
 	forgotten uint64
 	spare     []*told
+	spareKeys int // keys for which spare has room
 
 	delay                time.Duration // see SetDelay
 	lastAt               int64         // when the last placement came, Unix nanoseconds; 0 is never
@@ -69,11 +72,12 @@ const (
 	// 256 requests at the same time. If a peer tells of more, the oldest request is forgotten: it is the nearest to its
 	// end, and if the messages about ends were lost, it has most probably ended.
 	maxTold = 1 << 16
-	// maxToldKeys is the number of keys of all requests of a peer: 64 MiB. A request beyond it counts as load, and is not
-	// expected in a cache.
-	maxToldKeys = 1 << 23
-	// maxSpare and maxSpareKeys bound the memory of ended requests that is kept for the next ones.
-	maxSpare, maxSpareKeys = 256, 4096
+	// maxToldKeys bounds the keys that the requests of a peer hold: 16 MiB. They are enough for 4,000 requests of 8,192
+	// tokens. maxAllToldKeys is the same for all peers together: 128 MiB. The keys are only of use if the worker computed
+	// nothing of a request, so that its prompt is no longer expected. Beyond the bounds the oldest requests lose theirs.
+	maxToldKeys, maxAllToldKeys = 1 << 21, 1 << 24
+	// maxSpare and maxSpareKeys bound the memory of ended requests that is kept for the next ones: 512 KiB of keys.
+	maxSpare, maxSpareKeys = 256, 1 << 16
 	// maxToldTokens bounds the length of a prompt that a peer tells of, so that sums do not overflow.
 	maxToldTokens = 1 << 30
 	// maxToldAge bounds the age of a request, so that sums of times do not overflow. Nothing is learned for so long.
@@ -127,11 +131,35 @@ func (p *Peer) Add(pl *Placement, now int64) (ok bool) {
 	if pl.PrefillCompleted {
 		t.complete(now)
 	}
+	p.boundKeys()
 	for len(p.requests) > maxTold {
 		p.forgotten++
 		p.end(p.first, Ending{}, now)
 	}
 	return true
+}
+
+// boundKeys lets the keys of the oldest requests go, if the requests hold too many.
+func (p *Peer) boundKeys() {
+	for p.keyed != nil && (p.keys > maxToldKeys || p.router.toldKeys.Load() > maxAllToldKeys) {
+		t := p.keyed
+		p.keyed = t.next
+		if n := t.held(); n > 0 {
+			p.hold(-n)
+			p.dropped++
+			clear(t.learned) // its entries hold the keys, too
+			t.keys, t.ahead, t.learned = nil, nil, t.learned[:0]
+		}
+	}
+}
+
+// held returns the number of keys that t holds.
+func (t *told) held() int { return len(t.keys) + len(t.ahead) }
+
+// hold counts n more keys that the requests hold.
+func (p *Peer) hold(n int) {
+	p.keys += n
+	p.router.toldKeys.Add(int64(n))
 }
 
 // find returns the worker and the holder of pl; nil if this router does not know them.
@@ -165,12 +193,13 @@ func (p *Peer) begin(pl *Placement, h fleet.Holder, now int64) *told {
 	var t *told
 	if n := len(p.spare); n > 0 {
 		t, p.spare = p.spare[n-1], p.spare[:n-1]
+		p.spareKeys -= cap(t.keys) + cap(t.ahead)
 	} else {
 		t = &told{}
 	}
 	t.id, t.holder, t.leg, t.base, t.class, t.routed = pl.ID, h, pl.Leg, pl.Base, pl.Class, now
 	t.uncached = min(max(pl.UncachedTokens, 0), maxToldTokens)
-	if pl.BlockSize > 0 && pl.BlockSize <= block.MaxSize && p.keys < maxToldKeys {
+	if pl.BlockSize > 0 && pl.BlockSize <= block.MaxSize {
 		t.keys = append(t.keys, pl.Keys[:min(len(pl.Keys), MaxPlacementKeys)]...)
 		t.ahead = append(t.ahead, pl.AheadKeys[:min(len(pl.AheadKeys), MaxPlacementKeys)]...)
 	}
@@ -292,7 +321,10 @@ func (p *Peer) expect(t *told, pl *Placement, trust fleet.Trust) {
 // insert adds t to the requests of p.
 func (p *Peer) insert(t *told) {
 	p.requests[t.id] = t
-	p.keys += len(t.keys) + len(t.ahead)
+	p.hold(t.held())
+	if p.keyed == nil {
+		p.keyed = t
+	}
 	if t.previous = p.last; p.last != nil {
 		p.last.next = t
 	} else {
@@ -304,7 +336,10 @@ func (p *Peer) insert(t *told) {
 // forget removes t from the requests of p.
 func (p *Peer) forget(t *told) {
 	delete(p.requests, t.id)
-	p.keys -= len(t.keys) + len(t.ahead)
+	p.hold(-t.held())
+	if p.keyed == t {
+		p.keyed = t.next
+	}
 	if t.previous != nil {
 		t.previous.next = t.next
 	} else {
@@ -320,9 +355,11 @@ func (p *Peer) forget(t *told) {
 
 // recycle keeps the memory of t for another request.
 func (p *Peer) recycle(t *told) {
-	if len(p.spare) >= maxSpare || cap(t.keys)+cap(t.ahead) > maxSpareKeys {
+	room := cap(t.keys) + cap(t.ahead)
+	if len(p.spare) >= maxSpare || p.spareKeys+room > maxSpareKeys {
 		return
 	}
+	p.spareKeys += room
 	clear(t.learned)
 	t.policy, t.shadow, t.base, t.firstToken = nil, nil, "", 0
 	t.keys, t.ahead, t.marks, t.levels, t.learned = t.keys[:0], t.ahead[:0], t.marks[:0], t.levels[:0], t.learned[:0]
@@ -417,6 +454,14 @@ func (p *Peer) Forgotten() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.forgotten
+}
+
+// KeysDropped returns how many requests lost their keys, because the requests of the peer, or of all peers, held too
+// many. If the worker computed nothing of such a request, its prompt stays expected for its time.
+func (p *Peer) KeysDropped() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dropped
 }
 
 // Close ends all requests of the peer with an unknown outcome: the peer has left or died. The peer may tell of requests

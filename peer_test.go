@@ -361,6 +361,7 @@ func TestThePeersOldestRequestsAreForgottenWhenItTellsOfTooMany(t *testing.T) {
 	}
 }
 
+// The newest requests keep their keys, so that their prompts are no longer expected if they were not sent.
 func TestTheKeysOfAPeersRequestsAreBounded(t *testing.T) {
 	if testenv.Race() {
 		t.Skip("it takes half a minute with the race detector, and has one goroutine")
@@ -369,7 +370,8 @@ func TestTheKeysOfAPeersRequestsAreBounded(t *testing.T) {
 	p, pl := heard(t, w, prompt(1, 640))
 	pl.Keys = make([]block.Key, warmpath.MaxPlacementKeys+1)
 	pl.PromptTokens = 16 * len(pl.Keys)
-	for id := uint64(1); id <= 300; id++ { // 256 of them reach the bound
+	const requests, fit = 80, 1 << 21 / warmpath.MaxPlacementKeys
+	for id := uint64(1); id <= requests; id++ {
 		for i := range pl.Keys {
 			pl.Keys[i] = block.Key(id<<32 + uint64(i))
 		}
@@ -378,12 +380,73 @@ func TestTheKeysOfAPeersRequestsAreBounded(t *testing.T) {
 			t.Fatal("a request is refused because of its keys")
 		}
 	}
-	if l := w.fleet.Snapshot().Load(0); l.Requests != 300 {
+	if l := w.fleet.Snapshot().Load(0); l.Requests != requests {
 		t.Errorf("%+v", l)
+	}
+	if counted, held, _ := p.HeldKeys(); held != 1<<21 || counted != held || p.KeysDropped() != requests-fit {
+		t.Errorf("%d keys are held, %d are counted, and %d requests lost theirs", held, counted, p.KeysDropped())
+	}
+	expected := func() int64 { return w.router.IndexStats()[0].Speculative }
+	for id, removes := range map[uint64]bool{1: false, requests: true} {
+		before := expected()
+		p.Free(id, warmpath.Ending{Unsent: true}, second)
+		if (expected() < before) != removes {
+			t.Errorf("request %d was not sent: %d blocks are expected before, and %d after it", id, before, expected())
+		}
 	}
 	p.Close(second)
 	if l := w.fleet.Snapshot().Load(0); l.Requests != 0 || l.ContextBlocks != 0 {
 		t.Errorf("after Close: %+v", l)
+	}
+}
+
+// All peers of a router share a bound. What is counted returns to 0 whatever order requests end in.
+func TestTheKeysOfAllPeersAreBounded(t *testing.T) {
+	if testenv.Race() {
+		t.Skip("it takes half a minute with the race detector, and has one goroutine")
+	}
+	w := newWorld(t, warmpath.Options{}, vllm(), vllm())
+	_, pl := heard(t, w, prompt(1, 640))
+	keys := make([]block.Key, warmpath.MaxPlacementKeys)
+	pl.PromptTokens, pl.BlockSize = 16*len(keys), 32 // of another block size than the index: nothing is learned
+	all := make([]*warmpath.Peer, 12)
+	for i := range all {
+		all[i] = w.router.NewPeer()
+	}
+	random := rand.New(rand.NewPCG(1, 1))
+	most, dropped := int64(0), uint64(0)
+	check := func(p *warmpath.Peer) {
+		t.Helper()
+		counted, held, sum := p.HeldKeys()
+		if counted != held || held > 1<<21 || sum > 1<<24 {
+			t.Fatalf("%d keys are held, %d are counted, and %d of all peers", held, counted, sum)
+		}
+		most = max(most, sum)
+	}
+	for range 4000 {
+		p := all[random.IntN(len(all))]
+		switch n := random.IntN(100); {
+		case n < 70:
+			pl.ID, pl.Keys = 1+random.Uint64N(200), keys[:random.IntN(len(keys))]
+			if pl.Ahead = 0; random.IntN(4) == 0 {
+				pl.AheadKeys, pl.Ahead = pl.Keys, 1
+			}
+			p.Add(pl, second)
+		case n < 99:
+			p.Free(1+random.Uint64N(200), warmpath.Ending{Unsent: random.IntN(2) == 0}, second)
+		default:
+			p.Retain(func(id uint64) bool { return id%2 == 0 }, second)
+		}
+		pl.AheadKeys = nil
+		check(p)
+	}
+	for _, p := range all {
+		dropped += p.KeysDropped()
+		p.Close(second)
+		check(p)
+	}
+	if _, _, sum := all[0].HeldKeys(); sum != 0 || most < 1<<24*9/10 || dropped == 0 {
+		t.Errorf("%d keys at the end, %d at most, %d requests lost theirs", sum, most, dropped)
 	}
 }
 
