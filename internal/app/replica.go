@@ -17,7 +17,7 @@ func (a *App) share(cfg *config.Config, options *warmpath.Options) {
 	a.replica = replica.New(cfg.Sync, replica.Parts{
 		NewPeer:     func() *warmpath.Peer { return a.router.NewPeer() },
 		SetReplicas: func(own, count int) { a.router.SetReplicas(own, count) },
-		Tenants:     a.tenants, Log: a.log, Name: ownName(cfg.Listen), Version: a.options.Version,
+		Fleet:       a.fleet, Tenants: a.tenants, Log: a.log, Name: ownName(cfg.Listen), Version: a.options.Version,
 	})
 	options.Observer = a.replica.Observer()
 }

@@ -9,7 +9,7 @@
 //
 // The package knows messages and NATS. It does not know how load and caches are kept: that is warmpath.Peer.
 //
-//	s := replica.New(cfg, replica.Parts{NewPeer: router.NewPeer, Log: log})
+//	s := replica.New(cfg, replica.Parts{NewPeer: router.NewPeer, Fleet: fleet, Log: log})
 //	options.Observer = s.Observer()
 //	err := s.Run(ctx)
 package replica

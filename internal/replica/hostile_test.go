@@ -169,18 +169,27 @@ func TestManyTenantsMakeNoPacketTooLong(t *testing.T) {
 func TestManyRequestsOfUnknownWorkersCountOnceTheWorkersAreKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBus(1)
+		const requests = 3000
 		one := b.join(t, DefaultConfig(), 2, nil)
-		for i := range 3 * maxRefused {
+		for i := range requests {
 			one.route(i, 64, "")
 		}
 		two := b.join(t, DefaultConfig(), 0, nil)
-		testenv.Pass(2 * time.Second)
+		two.sync.mu.Lock()
+		two.sync.receiver.budget.peer = 64 << 10
+		two.sync.mu.Unlock()
+		testenv.Pass(20 * time.Second)
+		s := two.sync.Status()
+		if n := s.Peers[0].Refused; n == 0 || n > 64<<10/waitingOverhead {
+			t.Errorf("%d requests wait for their workers", n)
+		}
+		if s.Counts.Dropped[string(dropMemory)] == 0 || s.Counts.Asks > 4 {
+			t.Errorf("before the workers are known: %+v", s.Counts)
+		}
 		two.worker(0)
 		two.worker(1)
 		testenv.Pass(3 * time.Second)
-		if two.requests() != 3*maxRefused {
-			t.Errorf("%d requests of %d", two.requests(), 3*maxRefused)
-		}
+		sameView(t, []*member{one, two}, requests)
 	})
 }
 

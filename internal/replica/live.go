@@ -19,19 +19,13 @@ func (s *Sync) look(now time.Time) {
 func (r *receiver) look(now time.Time) {
 	s := r.s
 	r.excuse(now)
-	retry := now.Sub(r.retried) >= retryInterval
-	if retry {
-		r.retried = now
-		r.retryLate(now)
-	}
 	for _, p := range s.peers {
 		if now.Sub(p.heard)-p.excused >= deadAfter {
 			r.drop(p, fmt.Sprintf("nothing was heard of it for %v", deadAfter))
 			continue
 		}
-		if retry && (len(p.refused) > 0 || p.overfull) {
-			p.retry(&r.placement, now)
-		}
+		r.retry(p, now)
+		r.countKeys(p)
 		r.ask(p, now)
 	}
 }
@@ -51,21 +45,11 @@ func (r *receiver) excuse(now time.Time) {
 	}
 }
 
-// retryLate learns recent requests again whose worker was not known.
-func (r *receiver) retryLate(now time.Time) {
-	left := r.late[:0]
-	for _, l := range r.late {
-		p := r.s.peers[l.from]
-		c := content{data: l.content, names: r.names}
-		c.placement(&r.placement)
-		r.placement.Age = now.Sub(l.placed)
-		if p == nil || c.err != nil || now.After(l.until) || r.recent(p, now) {
-			continue
-		}
-		left = append(left, l)
-	}
-	clear(r.late[len(left):])
-	r.late = left
+// countKeys counts the requests of p that lost their keys. Callers hold s.mu.
+func (r *receiver) countKeys(p *peer) {
+	n := p.placements.KeysDropped()
+	r.s.drop(dropMemory, n-p.keysDropped)
+	p.keysDropped = n
 }
 
 // drop drops a peer and its load. Callers hold s.mu.
@@ -87,6 +71,7 @@ func (s *Sync) forget(p *peer) {
 	delete(s.peers, p.id)
 	s.number()
 	now := time.Now().UnixNano()
+	s.receiver.countKeys(p)
 	for left := p.placements.Len(); left > 0; {
 		s.end(p, now)
 		// If a policy panics, the request over which it panicked has ended, and the others have not.

@@ -132,7 +132,7 @@ func FuzzPacketsOfOthers(f *testing.F) {
 			t.Fatal(err)
 		}
 		m.worker(0)
-		s := New(DefaultConfig(), Parts{NewPeer: router.NewPeer, Log: discard})
+		s := New(DefaultConfig(), Parts{NewPeer: router.NewPeer, Fleet: m.fleet, Log: discard})
 		s.link = &busLink{bus: b, s: s}
 		r := &s.receiver
 		now := time.Now()
@@ -191,7 +191,7 @@ func BenchmarkReceived(b *testing.B) {
 				m.worker(0)
 				cfg := DefaultConfig()
 				cfg.Key = key
-				s := New(cfg, Parts{NewPeer: router.NewPeer, Log: discard})
+				s := New(cfg, Parts{NewPeer: router.NewPeer, Fleet: m.fleet, Log: discard})
 				s.link = &busLink{bus: newBus(1), s: s}
 				sign := newSigner(key, cfg.Group)
 				r := &s.receiver

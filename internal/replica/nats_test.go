@@ -33,7 +33,7 @@ func connectWith(t *testing.T, cfg Config, before func(*Sync)) *member {
 	t.Helper()
 	m := &member{t: t, trust: fleet.TrustExact, fleet: fleet.New(fleet.Config{}), ended: make(chan error, 1)}
 	var peer func() *warmpath.Peer
-	m.sync = New(cfg, Parts{NewPeer: func() *warmpath.Peer { return peer() }, Log: discard, Name: t.Name()})
+	m.sync = New(cfg, Parts{NewPeer: func() *warmpath.Peer { return peer() }, Fleet: m.fleet, Log: discard, Name: t.Name()})
 	var err error
 	m.router, err = warmpath.New(warmpath.Options{Fleet: m.fleet, Policy: policy.DefaultKVAware().Spec("kv_aware"), Observer: m.sync.Observer()})
 	if err != nil {

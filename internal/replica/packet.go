@@ -56,12 +56,13 @@ const (
 	dropUnknown   reason = "unknown"   // a record of a kind that this version does not know: it is skipped
 	dropQueue     reason = "queue"     // records were not sent, because too many waited
 	dropAlone     reason = "alone"     // packets were not sent, because there was no connection
+	dropMemory    reason = "memory"    // requests, or their keys, took too much memory here
 	dropSlow      reason = "slow"      // messages were lost, because this router read them too slowly
 )
 
 // reasons has all reasons.
 var reasons = []reason{dropMalformed, dropVersion, dropUnsigned, dropSignature, dropOld, dropOwn, dropOther, dropTooMany,
-	dropUnknown, dropQueue, dropAlone, dropSlow}
+	dropUnknown, dropQueue, dropAlone, dropSlow, dropMemory}
 
 // errDrop is an error whose text is the reason.
 type errDrop reason

@@ -23,8 +23,6 @@ const (
 	// maxFreed bounds the ended requests of a peer that are remembered: a request must not begin again because an older
 	// answer to an ask comes late. The bound is some seconds of requests of a very busy router.
 	maxFreed = 8192
-	// maxRefused bounds the requests of a peer that are kept because their worker is not known here yet.
-	maxRefused = 1024
 	// maxParts bounds the parts of an answer: it is enough for maxUnderWay long requests.
 	maxParts = 1 << 14
 )
@@ -51,9 +49,15 @@ type peer struct {
 	freed      map[uint64]struct{} // the last maxFreed requests that have ended
 	freedRing  []uint64
 	freedAt    int
-	refused    map[uint64]refused // requests whose worker is not known here
-	overfull   bool               // there were more of them than refused holds
+	refused    waitingAdds // requests under way whose worker is not known here
+	ended      waitingAdds // requests that have ended, whose worker is not known here
+	tried      uint64      // the generation of the fleet in which these were added again
+	overfull   bool        // some of refused were dropped
+	mend       bool        // their workers may be known now
+	mended     time.Time   // when the peer was asked for them last
 	tenants    map[string]spent
+
+	keysDropped uint64 // requests of placements that lost their keys, as counted so far
 
 	answered bool      // it has answered an ask
 	differs  bool      // its digest differed from the digest here
@@ -61,12 +65,6 @@ type peer struct {
 	tries    int       // asks since the last answer
 	nonces   [4]uint64 // of the last asks: an answer may take longer than the time to the next ask
 	state    *state    // the parts of the answer so far
-}
-
-// refused is a request whose worker is not known here.
-type refused struct {
-	content []byte // of a recordAdd
-	placed  time.Time
 }
 
 // followed is a request under way at a peer.
@@ -79,43 +77,42 @@ type followed struct {
 type state struct {
 	nonce  uint64
 	number uint64
-	parts  int
-	have   map[int]struct{}
+	have   []bool // by part
+	left   int    // parts that have not come
 	ids    map[uint64]struct{}
+}
+
+// add notes that the answer has a request. More requests than this router follows are not noted.
+func (s *state) add(id uint64) {
+	if len(s.ids) < maxUnderWay {
+		s.ids[id] = struct{}{}
+	}
 }
 
 func newPeer(h header, placements *warmpath.Peer) *peer {
 	return &peer{id: h.from, started: h.started, placements: placements, underWay: map[uint64]followed{}, freed: map[uint64]struct{}{},
-		refused: map[uint64]refused{}, tenants: map[string]spent{}}
+		tenants: map[string]spent{}}
 }
 
-// add follows a request. number is the number of the packet to all that told of it. content is the content of the
-// record, for requests whose worker is not known here. It returns false if there are too many.
-func (p *peer) add(placement *warmpath.Placement, number uint64, content []byte, now time.Time) bool {
+// follow follows a request. number is the number of the packet to all that told of it. isNew is true if the request was
+// not heard of before; its load is then to be added. room is false if there are too many.
+func (p *peer) follow(placement *warmpath.Placement, number uint64, now time.Time) (isNew, room bool) {
 	id := placement.ID
 	if _, ended := p.freed[id]; ended {
-		return true
+		return false, true
 	}
 	if f, known := p.underWay[id]; known {
 		if placement.PrefillCompleted && !f.prefilled {
 			p.prefilled(id, now)
 		}
-		return true
+		return false, true
 	}
 	if len(p.underWay) >= maxUnderWay {
-		return false
+		return false, false
 	}
 	p.underWay[id] = followed{number, placement.PrefillCompleted}
 	p.digest ^= digestOf(id, placement.PrefillCompleted)
-	if p.placements.Add(placement, now.UnixNano()) {
-		return true
-	}
-	if len(p.refused) < maxRefused {
-		p.refused[id] = refused{slices.Clone(content), now.Add(-placement.Age)}
-	} else {
-		p.overfull = true
-	}
-	return true
+	return true, true
 }
 
 // unreadable follows a request whose record cannot be read: it counts as no load, and the digests agree.
@@ -163,32 +160,8 @@ func (p *peer) free(e ending, now time.Time) {
 func (p *peer) forget(id uint64) {
 	if f, known := p.underWay[id]; known {
 		delete(p.underWay, id)
-		delete(p.refused, id)
+		p.refused.remove(id)
 		p.digest ^= digestOf(id, f.prefilled)
-	}
-}
-
-// retry adds the requests again whose worker was not known.
-func (p *peer) retry(placement *warmpath.Placement, now time.Time) {
-	before := len(p.refused)
-	defer func() {
-		if p.overfull && (before == 0 || len(p.refused) < before) {
-			// A worker became known, so those that were not kept may find theirs, too.
-			p.overfull = false
-			p.forgetLost()
-		}
-	}()
-	for id, late := range p.refused {
-		c := content{data: late.content}
-		if c.placement(placement); c.err != nil {
-			delete(p.refused, id)
-			continue
-		}
-		placement.PrefillCompleted, placement.Age = p.underWay[id].prefilled, now.Sub(late.placed)
-		delete(p.refused, id) // before Add, which may panic
-		if !p.placements.Add(placement, now.UnixNano()) {
-			p.refused[id] = late
-		}
 	}
 }
 
@@ -205,7 +178,7 @@ func (p *peer) retain(now time.Time) {
 // differ, and the peer tells of them again.
 func (p *peer) forgetLost() {
 	for id := range maps.Clone(p.underWay) {
-		if _, refused := p.refused[id]; !refused && !p.placements.Has(id) {
+		if !p.refused.has(id) && !p.placements.Has(id) {
 			p.forget(id)
 			p.differs = true
 		}
@@ -240,10 +213,13 @@ func (p *peer) begin(s statePart) bool {
 	if p.asked.IsZero() || !slices.Contains(p.nonces[:], s.nonce) || s.parts < 1 || s.parts > maxParts || s.part >= s.parts {
 		return false
 	}
-	if p.state == nil || p.state.nonce != s.nonce || p.state.number != s.number || p.state.parts != s.parts {
-		p.state = &state{nonce: s.nonce, number: s.number, parts: s.parts, have: map[int]struct{}{}, ids: map[uint64]struct{}{}}
+	if p.state == nil || p.state.nonce != s.nonce || p.state.number != s.number || len(p.state.have) != s.parts {
+		p.state = &state{nonce: s.nonce, number: s.number, have: make([]bool, s.parts), left: s.parts, ids: map[uint64]struct{}{}}
 	}
-	p.state.have[s.part] = struct{}{}
+	if !p.state.have[s.part] {
+		p.state.have[s.part] = true
+		p.state.left--
+	}
 	return true
 }
 
@@ -256,7 +232,7 @@ func (p *peer) settled() {
 // packet told of. It reports whether the answer has ended.
 func (p *peer) finish(now time.Time) bool {
 	s := p.state
-	if s == nil || len(s.have) < s.parts {
+	if s == nil || s.left > 0 {
 		return false
 	}
 	for id, f := range maps.Clone(p.underWay) {

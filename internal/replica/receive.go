@@ -17,12 +17,8 @@ const (
 	// retainInterval is how often the requests of a peer whose view equals this router's get a sign of life. It is far
 	// below the time after which the fleet takes a request for a leak.
 	retainInterval = 2 * time.Second
-	// retryInterval is how often requests are added again whose worker was not known.
-	retryInterval = 500 * time.Millisecond
 	// lateRecent is how long recent requests wait for their worker: a router that starts does not know its workers yet.
-	lateRecent = 30 * time.Second
-	// maxLate bounds the recent requests that wait.
-	maxLate = maxRecent
+	lateRecent = promptOld
 )
 
 // receiver applies what the peers tell. Callers of its methods hold Sync.mu.
@@ -32,19 +28,10 @@ type receiver struct {
 	names     map[string]string
 	placement warmpath.Placement
 	looked    time.Time
-	retried   time.Time
-	late      []lateRequest
+	budget    waitingBudget
 	// These belong to the goroutine of Sync.share.
 	connected bool
 	seen      bool // connected is known
-}
-
-// lateRequest is a recent request of a peer whose worker is not known here yet.
-type lateRequest struct {
-	from    uint64
-	content []byte
-	placed  time.Time
-	until   time.Time
 }
 
 // take applies a packet. It is called by the goroutines of the connection.
@@ -265,7 +252,7 @@ func (r *receiver) records(p *peer, h header, records []byte, now time.Time) err
 			r.placement.ID = id
 		}
 		if inState && kind == recordAdd {
-			p.state.ids[r.placement.ID] = struct{}{}
+			p.state.add(r.placement.ID)
 		}
 	}
 	if inState && p.finish(now) {
@@ -279,8 +266,8 @@ func (r *receiver) records(p *peer, h header, records []byte, now time.Time) err
 func (r *receiver) record(p *peer, kind byte, c *content, body []byte, number uint64, now time.Time) {
 	switch kind {
 	case recordAdd:
-		if c.placement(&r.placement); c.err == nil && !p.add(&r.placement, number, body, now) {
-			r.dropped(dropTooMany, now)
+		if c.placement(&r.placement); c.err == nil {
+			r.add(p, number, body, now)
 		}
 	case recordPrefilled:
 		if id := c.uvarint(); c.err == nil {
@@ -311,11 +298,23 @@ func (r *receiver) record(p *peer, kind byte, c *content, body []byte, number ui
 		}
 		c.placement(&r.placement)
 		r.placement.Age = max(r.placement.Age, since) // a router of an older version tells only the time since the end
-		if placed := now.Add(-r.placement.Age); c.err == nil && !r.recent(p, now) && len(r.late) < maxLate {
-			r.late = append(r.late, lateRequest{p.id, append([]byte(nil), body...), placed, now.Add(lateRecent)})
+		if c.err == nil && !r.recent(p, now) {
+			r.wait(p, &p.ended, body, now.Add(lateRecent), now)
 		}
 	default:
 		r.dropped(dropUnknown, now)
+	}
+}
+
+// add follows a request of r.placement. number is the number of the packet to all that told of it. content is the
+// content of its record.
+func (r *receiver) add(p *peer, number uint64, content []byte, now time.Time) {
+	isNew, room := p.follow(&r.placement, number, now)
+	switch {
+	case !room:
+		r.dropped(dropTooMany, now)
+	case isNew && !p.placements.Add(&r.placement, now.UnixNano()):
+		r.wait(p, &p.refused, content, time.Time{}, now)
 	}
 }
 

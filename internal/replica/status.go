@@ -70,7 +70,7 @@ func (s *Sync) Status() Status {
 	s.mu.Lock()
 	for _, p := range s.peers {
 		out.Peers = append(out.Peers, PeerStatus{ID: idText(p.id), Name: cmp.Or(p.heartbeat.name, idText(p.id)), Admin: p.heartbeat.admin,
-			Version: p.heartbeat.version, Requests: len(p.underWay), Told: p.heartbeat.requests, Refused: len(p.refused), Forgotten: p.placements.Forgotten(), Whole: !p.differs,
+			Version: p.heartbeat.version, Requests: len(p.underWay), Told: p.heartbeat.requests, Refused: p.refused.count(), Forgotten: p.placements.Forgotten(), Whole: !p.differs,
 			HeartbeatAge: now.Sub(p.beat).Seconds(), Delay: p.delay.Seconds()})
 	}
 	s.mu.Unlock()

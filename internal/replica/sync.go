@@ -11,12 +11,14 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/tenant"
 )
 
 // Parts are what a Sync needs in addition to its configuration.
 type Parts struct {
 	NewPeer func() *warmpath.Peer // required: makes the place for the requests of one peer
+	Fleet   *fleet.Fleet          // required: the router's
 	// SetReplicas is told this router's place among the live routers, whenever these change: see
 	// [warmpath.Router.SetReplicas]. nil: nobody is told. It is called with a lock held.
 	SetReplicas func(own, count int)
@@ -85,7 +87,7 @@ func New(cfg Config, parts Parts) *Sync {
 	s := &Sync{cfg: cfg, parts: parts, id: random(), started: uint64(now.UnixNano()), began: now, out: newOutbox(), machine: machine(),
 		orders: make(chan order, maxOrders), changes: make(chan struct{}, 1), joined: make(chan struct{}), found: make(chan struct{}),
 		warned: map[reason]time.Time{}, peers: map[uint64]*peer{}, gone: map[uint64]goneRouter{}}
-	s.receiver = receiver{s: s, open: newSigner(cfg.Key, cfg.Group), names: map[string]string{}, looked: now}
+	s.receiver = receiver{s: s, open: newSigner(cfg.Key, cfg.Group), names: map[string]string{}, looked: now, budget: defaultWaiting}
 	if cfg.Name != "" {
 		s.parts.Name = cfg.Name
 	}

@@ -213,7 +213,7 @@ func TestARouterThatJoinsHearsOfAll(t *testing.T) {
 		}
 		two.worker(0)
 		two.worker(1)
-		testenv.Pass(retryInterval + 100*time.Millisecond)
+		testenv.Pass(2 * lookInterval)
 		sameView(t, []*member{one, two}, 300)
 		for _, d := range open {
 			done(d)

@@ -29,7 +29,7 @@ func newSyncMetrics(desc func(name, help string, labels []string) *prometheus.De
 		received:      desc("sync_packets_received_total", "Packets of messages that were received, also those that were dropped.", nil),
 		receivedBytes: desc("sync_received_bytes_total", "Bytes of the packets that were received (warmpath_sync_packets_received_total).", nil),
 		failed:        desc("sync_packets_failed_total", "Packets that NATS did not take.", nil),
-		dropped:       desc("sync_dropped_total", "Packets and messages that were dropped, by reason: malformed, version, unsigned, signature, old (received before), own, other (for another router), too_many, unknown (a kind of a newer version), queue (no room before sending), alone (no connection), slow (read too slowly).", []string{"reason"}),
+		dropped:       desc("sync_dropped_total", "Packets and messages that were dropped, by reason: malformed, version, unsigned, signature, old (received before), own, other (for another router), too_many, unknown (a kind of a newer version), queue (no room before sending), alone (no connection), slow (read too slowly), memory (requests that waited for their worker, or keys of their prompts, took too many bytes).", []string{"reason"}),
 		asks:          desc("sync_asks_total", "Questions to other routers for all their requests under way: at a start, and after messages were lost.", nil),
 		answers:       desc("sync_answers_total", "Answers to such questions of other routers (warmpath_sync_asks_total).", nil),
 		repairs:       desc("sync_repairs_total", "Answers with all requests under way of another router that were applied here.", nil),
