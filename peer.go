@@ -90,8 +90,9 @@ func (r *Router) NewPeer() *Peer {
 }
 
 // Add takes a request that the peer placed. It returns false, and changes nothing, if the worker or its rank is unknown
-// here, or if pl makes no sense. A request that is known already is not added again; only PrefillCompleted counts then.
-// Add does not keep pl. It cuts what is longer than the bounds of a placement.
+// here, if the worker has not answered yet, or if pl makes no sense. A request that is known already is not added
+// again; only PrefillCompleted counts then. Add does not keep pl. It cuts what is longer than the bounds of a
+// placement.
 //
 // If a policy panics, Add releases the load, and passes the panic on.
 func (p *Peer) Add(pl *Placement, now int64) (ok bool) {
@@ -162,7 +163,8 @@ func (p *Peer) hold(n int) {
 	p.router.toldKeys.Add(int64(n))
 }
 
-// find returns the worker and the holder of pl; nil if this router does not know them.
+// find returns the worker and the holder of pl; nil if this router does not know them. It knows a worker once the
+// worker has answered: until then a prompt cannot be expected there.
 func (p *Peer) find(snap *fleet.Snapshot, pl *Placement) (*fleet.Worker, fleet.Holder) {
 	if g := snap.Generation(); g != p.generation {
 		clear(p.urls)
@@ -175,7 +177,7 @@ func (p *Peer) find(snap *fleet.Snapshot, pl *Placement) (*fleet.Worker, fleet.H
 		}
 	}
 	w := snap.ByID(id)
-	if w == nil {
+	if w == nil || len(w.Facts.Models) == 0 {
 		return nil, fleet.NoHolder
 	}
 	if len(p.urls) < len(snap.Workers()) {

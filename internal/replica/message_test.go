@@ -116,7 +116,7 @@ func FuzzPacketsOfOthers(f *testing.F) {
 	p := samplePlacement()
 	h := header{from: 1, number: 1}
 	out := newOutbox()
-	out.add(&scratch{placement: p}, time.Now())
+	out.add(&scratch{placement: p}, process{}, time.Now())
 	records, _ := out.take(nil)
 	f.Add(append(h.begin(nil), records...))
 	e := ending{p.ID, warmpath.Ending{}}
@@ -160,7 +160,7 @@ func BenchmarkPlaced(b *testing.B) {
 			for b.Loop() {
 				p.ID++
 				s.placement = p
-				out.add(&s, time.Now())
+				out.add(&s, process{}, time.Now())
 				out.prefilled(p.ID)
 				out.freed(p.ID, warmpath.Ending{}, time.Time{})
 				if len(out.pending) > maxPending/2 {
@@ -169,7 +169,7 @@ func BenchmarkPlaced(b *testing.B) {
 			}
 			out.take(nil)
 			s.placement = p
-			out.add(&s, time.Now())
+			out.add(&s, process{}, time.Now())
 			out.prefilled(p.ID)
 			out.freed(p.ID, warmpath.Ending{}, time.Time{})
 			records, _ := out.take(nil)
@@ -211,7 +211,7 @@ func BenchmarkReceived(b *testing.B) {
 						p.Keys[i] = block.Key(p.ID*1000 + uint64(i))
 					}
 					sc.placement = p
-					out.add(&sc, time.Now())
+					out.add(&sc, process{}, time.Now())
 					out.prefilled(p.ID)
 					out.freed(p.ID, warmpath.Ending{}, now)
 					records, digest := out.take(spare)

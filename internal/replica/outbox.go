@@ -33,16 +33,50 @@ var (
 // told is a request under way that the peers were told of. The record does not change.
 type told struct {
 	record   []byte // the content of a recordAdd
-	recent   int    // how many bytes of record are of use after the end of the request; 0: none
+	promptAt int    // the offset in record of what tells of the prompt
+	prompt   bool   // the prompt is of use after the end of the request
+	session  bool   // the session is
 	prefills bool   // the prefill has not ended
 	placed   time.Time
+	process  process // that got the request
 }
 
 // recent is a request that has ended.
 type recent struct {
-	content       []byte // the beginning of the content of a recordAdd
+	content       []byte // of a recordAdd
+	promptAt      int    // the offset in content of what tells of the prompt
 	placed, ended time.Time
 	prompt        bool // content has the prompt
+	session       bool // content has a session
+	process       process
+}
+
+// present returns what a router that joins is told of t now. What an earlier process has computed is in no cache, but
+// the request counts as load until its end.
+func (t *told) present(snap *fleet.Snapshot) []byte {
+	if t.process.runs(snap) {
+		return t.record
+	}
+	return withoutPrompt(t.record, t.promptAt)
+}
+
+// present returns what a router that joins is told of r now; nil: nothing. A session stays at a worker whose process
+// was replaced, as it does at routers that run.
+func (r *recent) present(snap *fleet.Snapshot, now time.Time) []byte {
+	switch {
+	case snap.ByID(r.process.worker) == nil:
+		return nil
+	case !r.prompt, r.process.runs(snap) && now.Sub(r.ended) <= promptOld:
+		return r.content
+	case r.session:
+		return withoutPrompt(r.content, r.promptAt)
+	}
+	return nil
+}
+
+// withoutPrompt returns a copy of the content of a recordAdd that tells of no prompt.
+func withoutPrompt(content []byte, promptAt int) []byte {
+	return append(append(make([]byte, 0, promptAt+len(noPrompt)), content[:promptAt]...), noPrompt...)
 }
 
 // outbox has what the peers are told. The request path writes into it, and the sender takes from it. It is safe for
@@ -85,30 +119,25 @@ func newOutbox() *outbox {
 func (o *outbox) placed(d *warmpath.Decision) {
 	s := o.scratch.Get().(*scratch)
 	d.Placement(&s.placement)
-	o.add(s, time.Now())
+	o.add(s, processOf(d.Worker), time.Now())
 	o.scratch.Put(s)
 }
 
-// add notes that the request of s.placement is sent.
-func (o *outbox) add(s *scratch, now time.Time) {
+// add notes that the request of s.placement is sent to a process.
+func (o *outbox) add(s *scratch, to process, now time.Time) {
 	p := &s.placement
 	promptAt := 0
 	s.record = appendRecord(s.record[:0], recordAdd, func(to []byte) []byte {
 		to, promptAt = appendPlacement(to, p, wholePrompt)
 		return to
 	})
-	promptAt -= recordHead
-	t := told{prefills: !p.PrefillCompleted, placed: now}
+	// Only the memory of the routers says what a worker without events has.
+	t := told{promptAt: promptAt - recordHead, prefills: !p.PrefillCompleted, placed: now, process: to, session: p.Session.Key != "",
+		prompt: p.FromText || p.Trust == fleet.TrustApproximate || len(p.Text)+len(p.Tokens) > 0}
 	if len(p.Keys) <= heldPrompt.keys && len(p.AheadKeys) <= heldPrompt.keys && len(p.Text)+4*len(p.Tokens) <= heldPrompt.text {
 		t.record = append([]byte(nil), s.record[recordHead:]...)
 	} else {
 		t.record, _ = appendPlacement(nil, p, heldPrompt)
-	}
-	switch {
-	case p.FromText || p.Trust == fleet.TrustApproximate || len(p.Text)+len(p.Tokens) > 0:
-		t.recent = len(t.record) // nothing but the routers' memory says what the worker has
-	case p.Session.Key != "":
-		t.recent = promptAt
 	}
 	o.mu.Lock()
 	if _, twice := o.underWay[p.ID]; twice || len(o.underWay) >= maxUnderWay {
@@ -196,13 +225,12 @@ func (o *outbox) appendID(kind byte, id uint64) {
 
 // remember keeps a request that has ended for routers that join. Callers hold mu.
 func (o *outbox) remember(t told, now time.Time) {
-	if t.recent == 0 {
+	if !t.prompt && !t.session {
 		return
 	}
-	r := recent{t.record[:t.recent], t.placed, now, t.recent == len(t.record)}
-	if t.recent < len(t.record) {
-		// The copy lets the prompt go.
-		r.content = append(append(make([]byte, 0, t.recent+len(noPrompt)), r.content...), noPrompt...)
+	r := recent{content: t.record, promptAt: t.promptAt, placed: t.placed, ended: now, prompt: t.prompt, session: t.session, process: t.process}
+	if !t.prompt {
+		r.content = withoutPrompt(t.record, t.promptAt) // the copy lets the prompt go
 	}
 	if len(o.recents) < maxRecent && o.oldest == 0 && o.bytes+len(r.content) <= recentBytes {
 		o.recents = append(o.recents, r)

@@ -269,6 +269,14 @@ func (w *sender) mayAnswer(to uint64, now time.Time) bool {
 // answer sends all requests under way to one router.
 func (w *sender) answer(o order) {
 	records, digest, all, ended := w.s.out.state(w.spare, o.ask.recent)
+	snap, now := w.s.parts.Fleet.Snapshot(), time.Now()
+	for i := range all {
+		all[i].record = all[i].present(snap)
+	}
+	for i := range ended {
+		ended[i].content = ended[i].present(snap, now)
+	}
+	ended = slices.DeleteFunc(ended, func(r recent) bool { return r.content == nil })
 	w.toAll(records, digest)
 	w.keep(records)
 	for records := w.appendSpent(nil, true); len(records) > 0; {
@@ -288,7 +296,6 @@ func (w *sender) answer(o order) {
 	if len(parts) == 0 {
 		parts = append(parts, [2]int{})
 	}
-	now := time.Now()
 	var out []byte
 	for i, part := range parts {
 		at := statePart{nonce: o.ask.nonce, number: w.number, part: i, parts: len(parts)}
@@ -301,7 +308,6 @@ func (w *sender) answer(o order) {
 		}
 		w.publish(header{to: o.to}, out)
 	}
-	ended = slices.DeleteFunc(ended, func(r recent) bool { return r.prompt && now.Sub(r.ended) > promptOld })
 	for len(ended) > 0 {
 		out = out[:0]
 		for len(ended) > 0 && (len(out) == 0 || len(out)+len(ended[0].content) < packetBytes) {

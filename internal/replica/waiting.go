@@ -30,6 +30,7 @@ type waitingAdd struct {
 	content []byte
 	placed  time.Time
 	until   time.Time // when it has waited too long; zero: never
+	process process   // of the worker when it was seen first, before it answered or before it had the rank
 }
 
 func (w *waitingAdd) bytes() int { return len(w.content) + waitingOverhead }
@@ -88,7 +89,7 @@ func (p *peer) waiting() int { return p.refused.bytes + p.ended.bytes }
 // its record.
 func (r *receiver) wait(p *peer, q *waitingAdds, content []byte, until, now time.Time) {
 	placement := &r.placement
-	w := &waitingAdd{placement.ID, slices.Clone(content), now.Add(-placement.Age), until}
+	w := &waitingAdd{placement.ID, slices.Clone(content), now.Add(-placement.Age), until, processAt(r.s.parts.Fleet, placement.URL)}
 	q.remove(w.id)
 	q.put(w)
 	for p.waiting() > r.budget.peer {
@@ -160,5 +161,12 @@ func (r *receiver) again(w *waitingAdd, now time.Time) error {
 	c, p := content{data: w.content, names: r.names}, &r.placement
 	c.placement(p)
 	p.Age = now.Sub(w.placed)
+	at := processAt(r.s.parts.Fleet, p.URL)
+	if !w.process.known {
+		w.process = at
+	}
+	if w.process != at { // the present process has never seen the prompt
+		p.Keys, p.AheadKeys, p.Text, p.Tokens = p.Keys[:0], p.AheadKeys[:0], nil, p.Tokens[:0]
+	}
 	return c.err
 }
