@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"os"
 )
 
@@ -16,12 +17,12 @@ const (
 func (c *Config) readSync(found *problems) {
 	s := &c.Sync
 	for _, secret := range []struct {
-		name, file, env string
-		value           *string
+		name, whose, file, env string
+		value                  *string
 	}{
-		{"key", s.KeyFile, EnvSyncKey, &s.Key},
-		{"password", s.PasswordFile, EnvSyncPassword, &s.Password},
-		{"token", s.TokenFile, EnvSyncToken, &s.Token},
+		{"key", "routers have in common (openssl rand -hex 32 prints one)", s.KeyFile, EnvSyncKey, &s.Key},
+		{"password", "NATS server asks for", s.PasswordFile, EnvSyncPassword, &s.Password},
+		{"token", "NATS server asks for", s.TokenFile, EnvSyncToken, &s.Token},
 	} {
 		if given := os.Getenv(secret.env); given != "" {
 			if c.Sync.On() { // otherwise the variable is for another process
@@ -29,7 +30,7 @@ func (c *Config) readSync(found *problems) {
 			}
 			continue
 		}
-		if secret.file == "" {
+		if secret.file == "" || !c.Sync.On() { // the latter is an error of its own
 			continue
 		}
 		path := "sync." + secret.name + "_file"
@@ -38,7 +39,8 @@ func (c *Config) readSync(found *problems) {
 			continue
 		}
 		var err error
-		*secret.value, err = keyIn(secret.file)
-		found.when(path, err)
+		if *secret.value, err = keyIn(secret.file); err != nil {
+			found.add(path, fmt.Errorf("%w: write the %s that the %s into this file, or give it in %s", err, secret.name, secret.whose, secret.env))
+		}
 	}
 }

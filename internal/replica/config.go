@@ -108,6 +108,9 @@ func (c *Config) Validate() error {
 		add("nats", "it has no URL. Write nats://host:4222")
 	}
 	c.validateEmbedded(add)
+	if !c.On() {
+		c.validateOff(add)
+	}
 	if !groupName.MatchString(c.Group) || len(c.Group) > maxName {
 		add("group", "%.80q is not 1 to %d letters, digits, - and _", c.Group, maxName)
 	}
@@ -162,11 +165,40 @@ func (c *Config) validateEmbedded(add func(key, text string, args ...any)) {
 	if c.Embedded {
 		return
 	}
+	const embed = "set embedded: true (--sync-embedded)"
 	if len(c.Routes) > 0 {
-		add("routes", "only an embedded server has routes: set embedded: true")
+		add("routes", "only an embedded server has routes: "+embed)
 	}
 	if c.ClientListen != "" {
-		add("client_listen", "only an embedded server has clients: set embedded: true")
+		add("client_listen", "only an embedded server has clients: "+embed)
+	}
+	if c.Listen != DefaultConfig().Listen {
+		add("listen", "only an embedded server listens: "+embed)
+	}
+}
+
+// validateOff finds settings that have no effect, because nothing is shared. Those of an embedded server are found
+// elsewhere.
+func (c *Config) validateOff(add func(key, text string, args ...any)) {
+	for _, one := range []struct {
+		key string
+		set bool
+	}{
+		{"group", c.Group != DefaultConfig().Group},
+		{"name", c.Name != ""},
+		{"key_file", c.KeyFile != ""},
+		{"key", c.KeyFile == "" && c.Key != ""},
+		{"user", c.User != ""},
+		{"password_file", c.PasswordFile != ""},
+		{"password", c.PasswordFile == "" && c.Password != ""},
+		{"token_file", c.TokenFile != ""},
+		{"token", c.TokenFile == "" && c.Token != ""},
+		{"credentials_file", c.CredentialsFile != ""},
+		{"tls", c.TLS != (network.PeerTLS{})},
+	} {
+		if one.set {
+			add(one.key, "it has no effect, because no requests are shared: set sync.nats (--sync-nats nats://host:4222) or sync.embedded (--sync-embedded), too")
+		}
 	}
 }
 

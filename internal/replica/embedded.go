@@ -18,6 +18,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -62,7 +63,7 @@ func startEmbedded(cfg *Config, id uint64, log *slog.Logger) (*embedded, error) 
 	for began := time.Now(); !s.ReadyForConnections(startTimeout/100) || s.ClusterAddr() == nil; {
 		if why := own.fatal.Load(); why != nil {
 			e.stop()
-			return nil, fmt.Errorf("start the embedded NATS server at sync.listen %s: %s; does another process listen there?", cfg.Listen, *why)
+			return nil, fmt.Errorf("start the embedded NATS server: %s", cfg.explainStart(*why))
 		}
 		if time.Since(began) > startTimeout {
 			e.stop()
@@ -71,6 +72,19 @@ func startEmbedded(cfg *Config, id uint64, log *slog.Logger) (*embedded, error) 
 	}
 	log.Info("the embedded NATS server listens for other routers", "address", s.ClusterAddr().String(), "routes", len(options.Routes))
 	return e, nil
+}
+
+// explainStart returns the embedded server's reason why it did not start, with the setting that is to be changed.
+func (c *Config) explainStart(why string) string {
+	setting, address, flag := "sync.listen", c.Listen, " (--sync-listen)"
+	if strings.HasPrefix(why, "Error listening on port:") { // the other listener has a "router port"
+		setting, address, flag = "sync.client_listen", c.ClientListen, ""
+	}
+	text := fmt.Sprintf("listen at %s %s: %s", setting, address, why)
+	if strings.Contains(why, syscall.EADDRINUSE.Error()) {
+		text += "; is another router running there? Choose another address with " + setting + flag
+	}
+	return text
 }
 
 // stop ends the server, and waits until it has ended.

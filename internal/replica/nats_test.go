@@ -272,13 +272,24 @@ func TestAnEmbeddedServerWithoutItsPortIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	cfg := DefaultConfig()
-	cfg.Embedded, cfg.Listen = true, l.Addr().String()
-	s := New(cfg, Parts{NewPeer: func() *warmpath.Peer { return nil }, Log: discard})
-	if err = s.Run(context.Background()); err == nil {
-		t.Error("two servers listen at one address")
+	for setting, change := range map[string]func(*Config){
+		"sync.listen (--sync-listen)": func(c *Config) { c.Listen = l.Addr().String() },
+		"sync.client_listen":          func(c *Config) { c.Listen, c.ClientListen = "127.0.0.1:0", l.Addr().String() },
+	} {
+		cfg := DefaultConfig()
+		cfg.Embedded = true
+		change(&cfg)
+		s := New(cfg, Parts{NewPeer: func() *warmpath.Peer { return nil }, Fleet: fleet.New(fleet.Config{}), Log: discard})
+		err := s.Run(context.Background())
+		if err == nil {
+			t.Fatal("two servers listen at one address")
+		}
+		for _, want := range []string{l.Addr().String(), "in use", "Choose another address with " + setting} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("the error does not say %q: %v", want, err)
+			}
+		}
 	}
-	t.Log(err)
 }
 
 func TestRoutersLogInAtNATS(t *testing.T) {
