@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 )
 
 const (
@@ -29,9 +30,17 @@ const (
 	startTimeout = 10 * time.Second
 	// routeInterval is how often missing routes are looked at.
 	routeInterval = 200 * time.Millisecond
+	// stoodInterval is how long the routes are the same before the server may be hurried again when they change. It is
+	// longer than the time between two attempts of the server to have a route that is refused.
+	stoodInterval = 2 * time.Second
+	// allInterval is how often they are looked at while all servers can be reached. A route that is lost ends the wait.
+	allInterval = 5 * time.Second
 	// maxWaiting bounds what waits at the embedded server for one slow client or server, in bytes. It then closes the
 	// connection, and the routers ask each other for what was lost.
 	maxWaiting = 8 << 20
+	// mostHurried is how often the server is made to connect to a server that is there. If that did not help, the other
+	// server refuses the route, and the server's own attempts are enough: one each second.
+	mostHurried = 2
 	// implicitRetries is how often, once a second, the server connects again to a server that is not in the routes. Ten
 	// minutes is longer than most restarts.
 	implicitRetries = 600
@@ -44,6 +53,7 @@ type embedded struct {
 	server  *server.Server
 	options *server.Options
 	log     *slog.Logger
+	hurried []int // how often the server was made to connect, by route, since nothing was there
 }
 
 // startEmbedded starts a server. The caller calls stop.
@@ -59,7 +69,7 @@ func startEmbedded(cfg *Config, id uint64, log *slog.Logger) (*embedded, error) 
 	own := &serverLog{log: log}
 	s.SetLoggerV2(own, log.Enabled(context.Background(), slog.LevelDebug), false, false)
 	s.Start()
-	e := &embedded{server: s, options: options, log: log}
+	e := &embedded{server: s, options: options, log: log, hurried: make([]int, len(options.Routes))}
 	for began := time.Now(); !s.ReadyForConnections(startTimeout/100) || s.ClusterAddr() == nil; {
 		if why := own.fatal.Load(); why != nil {
 			e.stop()
@@ -105,7 +115,7 @@ func (c *Config) server(id uint64) (*server.Options, error) {
 		// on a loopback address, for nobody: the password is random, and only this process knows it.
 		Host: "127.0.0.1", Port: server.RANDOM_PORT,
 		MaxPending: maxWaiting, WriteDeadline: 2 * time.Second, PingInterval: pingInterval, MaxPingsOut: deadPings,
-		Username: "warmpath", Password: rand.Text(),
+		Users: []*server.User{{Username: "warmpath", Password: rand.Text()}},
 		Cluster: server.ClusterOpts{
 			Name: "warmpath-" + c.Group, Host: host, Port: port, Username: c.User, Password: c.Password,
 			NoAdvertise: true, ConnectRetries: implicitRetries, PoolSize: -1, Compression: server.CompressionOpts{Mode: server.CompressionOff},
@@ -116,7 +126,9 @@ func (c *Config) server(id uint64) (*server.Options, error) {
 		if o.Host, o.Port, err = hostPort(c.ClientListen); err != nil {
 			return nil, err
 		}
-		o.Username, o.Password = c.User, c.Password
+		if o.Users = nil; c.User != "" {
+			o.Users = []*server.User{{Username: c.User, Password: c.Password}}
+		}
 	}
 	for _, text := range c.Routes {
 		u, err := url.Parse(text)
@@ -161,6 +173,15 @@ func hostPort(address string) (host string, port int, err error) {
 	return host, port, nil
 }
 
+// login returns how this process logs in at the server. A user of a list keeps its connection when the server reads its
+// options again; a single user of the options loses it.
+func (e *embedded) login() nats.Option {
+	if len(e.options.Users) == 0 {
+		return nats.UserInfo("", "")
+	}
+	return nats.UserInfo(e.options.Users[0].Username, e.options.Users[0].Password)
+}
+
 // peers returns the number of other servers to which there is a route.
 func (e *embedded) peers() int { return e.server.NumRemotes() }
 
@@ -178,7 +199,8 @@ func (e *embedded) remote() string {
 func (e *embedded) watch(ctx context.Context, s *Sync) {
 	tick := time.NewTicker(routeInterval)
 	defer tick.Stop()
-	known := e.peers()
+	changed := time.Now()
+	known, next := e.peers(), changed
 	for {
 		select {
 		case <-ctx.Done():
@@ -187,11 +209,15 @@ func (e *embedded) watch(ctx context.Context, s *Sync) {
 		}
 		if now := e.peers(); now != known {
 			e.log.Info("the number of other routers' NATS servers changed", "connected", now, "before", known)
-			known = now
+			if time.Since(changed) > stoodInterval {
+				clear(e.hurried)
+			}
+			changed = time.Now()
+			known, next = now, changed
 			wake(s.changes)
 		}
-		if known < len(e.options.Routes) {
-			e.connectMissing(ctx)
+		if known < len(e.options.Routes) && !time.Now().Before(next) && e.connectMissing(ctx) {
+			next = time.Now().Add(allInterval)
 		}
 	}
 }
@@ -202,8 +228,10 @@ func sortRoutes(routes []*url.URL) {
 	slices.SortFunc(routes, func(a, b *url.URL) int { return cmp.Compare(a.String(), b.String()) })
 }
 
-// connectMissing makes the server connect to the servers of routes that can be reached and to which it has no route.
-func (e *embedded) connectMissing(ctx context.Context) {
+// connectMissing makes the server connect to the servers of routes that can be reached and to which it has no route. It
+// reports whether there was nothing to do and all servers can be reached. This router's own address may be among them,
+// and servers that refuse the route.
+func (e *embedded) connectMissing(ctx context.Context) (all bool) {
 	remotes := map[string]bool{e.server.ID(): true}
 	if now, err := e.server.Routez(&server.RoutezOptions{}); err == nil {
 		for _, r := range now.Routes {
@@ -211,10 +239,17 @@ func (e *embedded) connectMissing(ctx context.Context) {
 		}
 	}
 	missing := false
+	all = true
 	for i, id := range e.serversAt(ctx) {
-		if id == "" || remotes[id] {
+		if id == "" {
+			e.hurried[i], all = 0, false
 			continue
 		}
+		// A server that refuses a route may have it for a moment.
+		if remotes[id] || e.hurried[i] >= mostHurried {
+			continue
+		}
+		e.hurried[i]++
 		route := e.options.Routes[i]
 		// The server takes the changed URL for another route, and connects at once. The path means nothing.
 		again := *route
@@ -224,12 +259,13 @@ func (e *embedded) connectMissing(ctx context.Context) {
 		e.options.Routes[i], missing = &again, true
 	}
 	if !missing {
-		return
+		return all
 	}
 	sortRoutes(e.options.Routes)
 	if err := e.server.ReloadOptions(e.options.Clone()); err != nil {
 		e.log.Debug("the embedded NATS server connects later", "error", withoutURL(err))
 	}
+	return false
 }
 
 // serversAt returns the id of the NATS server at each route, or "" for none. It asks all at once, so that servers that

@@ -114,7 +114,7 @@ func (l *natsLink) run(ctx context.Context, s *Sync) error {
 		}
 		defer node.stop()
 		l.node.Store(node)
-		options = append(options, nats.InProcessServer(node.server), nats.UserInfo(node.options.Username, node.options.Password))
+		options = append(options, nats.InProcessServer(node.server), node.login())
 		url = ""
 	}
 	conn, err := nats.Connect(url, options...)
