@@ -90,6 +90,10 @@ func (l *busLink) connected() bool {
 	return !l.off
 }
 
+func (l *busLink) fault() fault {
+	return fault{servers: "the bus", problem: errOff.Error(), advice: "switch it on"}
+}
+
 func (l *busLink) publish(to uint64, packet []byte) error {
 	b := l.bus
 	var thawed chan struct{}

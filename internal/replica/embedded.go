@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net"
 	"net/url"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -53,11 +54,13 @@ type embedded struct {
 	server  *server.Server
 	options *server.Options
 	log     *slog.Logger
-	hurried []int // how often the server was made to connect, by route, since nothing was there
+	// unreached is why the first of the routes is not reached; nil: all are.
+	unreached atomic.Pointer[string]
+	hurried   []int // how often the server was made to connect, by route, since nothing was there
 }
 
-// startEmbedded starts a server. The caller calls stop.
-func startEmbedded(cfg *Config, id uint64, log *slog.Logger) (*embedded, error) {
+// startEmbedded starts a server. The caller calls stop. served is called with each line of the server's log.
+func startEmbedded(cfg *Config, id uint64, log *slog.Logger, served func(line string)) (*embedded, error) {
 	options, err := cfg.server(id)
 	if err != nil {
 		return nil, err
@@ -66,7 +69,7 @@ func startEmbedded(cfg *Config, id uint64, log *slog.Logger) (*embedded, error) 
 	if err != nil {
 		return nil, fmt.Errorf("make the embedded NATS server: %w", err)
 	}
-	own := &serverLog{log: log}
+	own := &serverLog{log: log, served: served}
 	s.SetLoggerV2(own, log.Enabled(context.Background(), slog.LevelDebug), false, false)
 	s.Start()
 	e := &embedded{server: s, options: options, log: log, hurried: make([]int, len(options.Routes))}
@@ -273,17 +276,24 @@ func (e *embedded) connectMissing(ctx context.Context) (all bool) {
 func (e *embedded) serversAt(ctx context.Context) []string {
 	ctx, cancel := context.WithTimeout(ctx, routeInterval)
 	defer cancel()
-	ids := make([]string, len(e.options.Routes))
+	ids, errs := make([]string, len(e.options.Routes)), make([]error, len(e.options.Routes))
+	secure := e.options.Cluster.TLSConfig
 	var wg sync.WaitGroup // waited for below; routeInterval bounds the wait
 	for i, route := range e.options.Routes {
-		wg.Go(func() { ids[i], _ = serverAt(ctx, route.Host) })
+		wg.Go(func() { ids[i], errs[i] = serverAt(ctx, route.Host, secure) })
 	}
 	wg.Wait()
+	e.unreached.Store(nil)
+	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
+		text := fmt.Sprintf("%s: %v", e.options.Routes[i].Host, errs[i])
+		e.unreached.Store(&text)
+	}
 	return ids
 }
 
-// serverAt returns the id of the NATS server at an address. A server tells it to who connects.
-func serverAt(ctx context.Context, address string) (string, error) {
+// serverAt returns the id of the NATS server at an address. A server tells it to who connects, with TLS after the
+// handshake. secure is for TLS; nil: none.
+func serverAt(ctx context.Context, address string, secure *tls.Config) (string, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return "", err
@@ -292,7 +302,17 @@ func serverAt(ctx context.Context, address string) (string, error) {
 	if until, ok := ctx.Deadline(); ok {
 		_ = conn.SetDeadline(until)
 	}
+	if secure != nil {
+		files := secure.Clone()
+		if files.ServerName == "" {
+			files.ServerName, _, _ = net.SplitHostPort(address)
+		}
+		conn = tls.Client(conn, files)
+	}
 	line, err := bufio.NewReaderSize(conn, 32<<10).ReadSlice('\n')
+	if secure == nil && errors.Is(err, os.ErrDeadlineExceeded) {
+		return "", errors.New("the server says nothing: perhaps it asks for TLS, and this router has no sync.tls.cert_file")
+	}
 	if err != nil {
 		return "", err
 	}
@@ -308,14 +328,17 @@ func serverAt(ctx context.Context, address string) (string, error) {
 }
 
 // serverLog writes the lines of the embedded server into the router's log. They are for debugging: what an operator has
-// to know, this package says itself.
+// to know, natsLink.served says.
 type serverLog struct {
-	log   *slog.Logger
-	fatal atomic.Pointer[string]
+	log    *slog.Logger
+	served func(line string)
+	fatal  atomic.Pointer[string]
 }
 
 func (l *serverLog) line(format string, v ...any) {
-	l.log.Debug("embedded NATS server", "line", userInfo.ReplaceAllString(fmt.Sprintf(format, v...), "://[redacted]@"))
+	line := userInfo.ReplaceAllString(fmt.Sprintf(format, v...), "://[redacted]@")
+	l.log.Debug("embedded NATS server", "line", line)
+	l.served(line)
 }
 
 // Fatalf keeps the error: the server calls it when it cannot listen.

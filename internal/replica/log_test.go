@@ -7,6 +7,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/warmpath/warmpath/test/testenv"
 )
@@ -94,7 +97,7 @@ func TestAServerIsHurriedOnlyToNewServers(t *testing.T) {
 		if i == 1 {
 			cfg.Routes = []string{"nats-route://" + nodes[0].server.ClusterAddr().String()}
 		}
-		node, err := startEmbedded(&cfg, uint64(i), discard)
+		node, err := startEmbedded(&cfg, uint64(i), discard, func(string) {})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -114,6 +117,148 @@ func TestAServerIsHurriedOnlyToNewServers(t *testing.T) {
 		}
 		if node.options.Routes[0] != before || !all {
 			t.Fatal("the server is hurried again")
+		}
+	}
+}
+
+// A router that cannot connect says after a second which server, why, and what to do. It says so once.
+func TestTheLogSaysWhyThereIsNoConnection(t *testing.T) {
+	cert, _ := testenv.Certificate(t)
+	secret := func(o *server.Options) { o.Username, o.Password = "u", "the right password" }
+	for name, test := range map[string]struct {
+		server func(*server.Options)
+		change func(*Config)
+		want   []string
+	}{
+		"a wrong password": {secret, func(c *Config) { c.User, c.Password = "u", "a wrong password" },
+			[]string{"Authorization Violation", "sync.user with sync.password_file"}},
+		"no password": {secret, func(*Config) {}, []string{"Authorization Violation", "sync.password_file"}},
+		"a server without TLS": {nil, func(c *Config) { c.TLS.CAFile = cert },
+			[]string{"secure connection not available", "turn on TLS at the server"}},
+		"nobody": {nil, func(c *Config) { c.NATS = "nats://u:p@127.0.0.1:1" },
+			[]string{"connection refused", "nats://[redacted]@127.0.0.1:1", "does NATS run there"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := DefaultConfig()
+			cfg.NATS = natsServer(t, 0, test.server).ClientURL()
+			test.change(&cfg)
+			book, log := logged(slog.LevelInfo)
+			began := time.Now()
+			m := connectWith(t, cfg, log)
+			testenv.Until(t, "the log says that the router is alone", func() bool { return len(book.lines("level=WARN", "serves alone")) > 0 })
+			if took := time.Since(began); took < aloneAfter {
+				t.Errorf("a warning after %v", took)
+			}
+			testenv.Until(t, "the log says why", func() bool {
+				return len(book.lines(append([]string{"level=WARN", "serves alone"}, test.want...)...)) > 0
+			})
+			m.stop()
+			if warned := book.lines("level=WARN"); len(warned) > 2 { // a busy machine has no reason yet after a second
+				t.Errorf("%d warnings: %q", len(warned), warned)
+			}
+			if len(book.lines("wrong password")) > 0 {
+				t.Error("the log has the password")
+			}
+		})
+	}
+}
+
+// A user of NATS that may not publish connects all the same.
+func TestTheLogSaysThatNATSRefusesMessages(t *testing.T) {
+	none := &server.SubjectPermission{Allow: []string{"other"}}
+	cfg := DefaultConfig()
+	cfg.NATS = natsServer(t, 0, func(o *server.Options) {
+		o.Users = []*server.User{{Username: "u", Password: "a password", Permissions: &server.Permissions{Publish: none, Subscribe: none}}}
+	}).ClientURL()
+	cfg.User, cfg.Password = "u", "a password"
+	book, log := logged(slog.LevelInfo)
+	connectWith(t, cfg, log)
+	testenv.Until(t, "the log says what is missing", func() bool {
+		return len(book.lines("level=WARN", "NATS refuses messages", "warmpath.sync.", "the right to publish and to subscribe at warmpath.sync.>")) > 0
+	})
+}
+
+// Routers with embedded servers that refuse each other say so, and what to set. Each row has what the router with the
+// route logs.
+func TestTheLogSaysWhyRoutesAreRefused(t *testing.T) {
+	cert, key := testenv.Certificate(t)
+	otherCert, otherKey := testenv.Certificate(t)
+	files := func(cert, key string) func(*Config) {
+		return func(c *Config) { c.TLS.CAFile, c.TLS.CertFile, c.TLS.KeyFile = cert, cert, key }
+	}
+	password := func(text string) func(*Config) { return func(c *Config) { c.User, c.Password = "u", text } }
+	none := func(*Config) {}
+	for name, test := range map[string]struct {
+		one, two func(*Config)
+		want     []string // in one warning of the router with the route
+	}{
+		"passwords":       {password("a password"), password("another password"), []string{"Authorization Violation", "the same sync.user"}},
+		"no password":     {password("a password"), none, []string{"Authorization Violation", "the same sync.user"}},
+		"groups":          {none, func(c *Config) { c.Group = "other" }, []string{"cluster name", "the same sync.group"}},
+		"authorities":     {files(cert, key), files(otherCert, otherKey), []string{"failed to verify certificate", "sync.tls.cert_file"}},
+		"TLS at the one":  {files(cert, key), none, []string{"serves alone", "asks for TLS", "sync.tls.cert_file"}},
+		"TLS at the two":  {none, files(cert, key), []string{"tls: first record", "sync.tls.cert_file"}},
+		"nobody is there": {none, func(c *Config) { c.Routes = []string{"nats-route://127.0.0.1:1"} }, []string{"serves alone", "127.0.0.1:1", "connection refused", "does another router run"}},
+		"no routes":       {none, func(c *Config) { c.Routes = nil }, []string{"serves alone", "no other router has connected", "--sync-route"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var routes []string
+			books := make([]*logbook, 2)
+			for i, change := range []func(*Config){test.one, test.two} {
+				cfg := DefaultConfig()
+				cfg.Embedded, cfg.Listen, cfg.Routes = true, fmt.Sprintf("127.0.0.1:%d", testenv.FreePort(t)), routes
+				routes = []string{"nats-route://" + cfg.Listen}
+				change(&cfg)
+				var log func(*Sync)
+				books[i], log = logged(slog.LevelInfo)
+				m := connectWith(t, cfg, log)
+				testenv.Until(t, "the server runs", func() bool { return m.sync.link.(*natsLink).node.Load() != nil })
+			}
+			defer func() {
+				if t.Failed() {
+					t.Log(books[0].lines("WARN"), books[1].lines("WARN"))
+				}
+			}()
+			testenv.Until(t, "the log says why", func() bool {
+				return len(books[1].lines(append([]string{"level=WARN"}, test.want...)...)) > 0
+			})
+			testenv.Until(t, "both say that they are alone", func() bool {
+				return len(books[0].lines("level=WARN", "serves alone")) > 0 && len(books[1].lines("level=WARN", "serves alone")) > 0
+			})
+			for i, b := range books {
+				if all := b.lines("level=WARN"); len(all) > 4 {
+					t.Errorf("router %d warns %d times: %q", i, len(all), all)
+				}
+				if len(b.lines("another password")) > 0 {
+					t.Error("the log has the password")
+				}
+			}
+		})
+	}
+}
+
+// Routers that start together log no warning.
+func TestAHealthyStartLogsNoWarning(t *testing.T) {
+	var books []*logbook
+	var all []*member
+	var routes []string
+	began := time.Now()
+	for range 2 {
+		cfg := DefaultConfig()
+		cfg.Embedded, cfg.Listen, cfg.Routes = true, fmt.Sprintf("127.0.0.1:%d", testenv.FreePort(t)), routes
+		routes = append(routes, "nats-route://"+cfg.Listen)
+		book, log := logged(slog.LevelInfo)
+		books, all = append(books, book), append(all, connectWith(t, cfg, log))
+	}
+	testenv.Until(t, "they know each other", func() bool {
+		return len(all[0].sync.Status().Peers) == 1 && len(all[1].sync.Status().Peers) == 1
+	})
+	took := time.Since(began)
+	for i, b := range books {
+		if warned := b.lines("level=WARN"); len(warned) > 0 && took < aloneAfter {
+			t.Errorf("router %d connected after %v, and warns: %q", i, took, warned)
 		}
 	}
 }

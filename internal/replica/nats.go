@@ -37,6 +37,8 @@ type natsLink struct {
 	conn atomic.Pointer[nats.Conn]     // nil before the first attempt to connect
 	node atomic.Pointer[embedded]      // nil without an embedded server
 	last atomic.Pointer[errorWithTime] // of the connection
+
+	warned warnings
 }
 
 // errorWithTime is an error of NATS, for operators.
@@ -108,7 +110,7 @@ func (l *natsLink) run(ctx context.Context, s *Sync) error {
 	options = append(options, nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
 	url := l.cfg.NATS
 	if l.cfg.Embedded {
-		node, err := startEmbedded(&l.cfg, l.id, l.log)
+		node, err := startEmbedded(&l.cfg, l.id, l.log, l.served)
 		if err != nil {
 			return err
 		}
@@ -170,7 +172,7 @@ func (l *natsLink) options(s *Sync) ([]nats.Option, error) {
 				s.drop(dropSlow, 1)
 				return
 			}
-			l.note(err)
+			l.happened(err)
 		}),
 	}
 	switch {

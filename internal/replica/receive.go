@@ -31,7 +31,11 @@ type receiver struct {
 	budget    waitingBudget
 	// These belong to the goroutine of Sync.share.
 	connected bool
-	seen      bool // connected is known
+	seen      bool      // connected is known
+	alone     time.Time // since when there is no connection
+	warned    bool      // the log says so
+	warnedAt  time.Time
+	advice    string // that the log gave
 }
 
 // take applies a packet. It is called by the goroutines of the connection.
@@ -63,7 +67,7 @@ func (r *receiver) changed() {
 	}
 	r.connected, r.seen = now, true
 	if !now {
-		s.parts.Log.Warn("no connection to NATS: this router serves alone, and tries to connect again", "sync", s.cfg.mode())
+		r.alone, r.warned = time.Now(), false // see warnAlone
 		return
 	}
 	s.parts.Log.Info("connected to NATS: requests are shared with the other routers", "sync", s.cfg.mode(), "group", s.cfg.Group, "signed", s.cfg.Key != "")

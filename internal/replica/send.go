@@ -65,6 +65,7 @@ func (s *Sync) share(ctx context.Context) {
 			s.changed(&w)
 		case now := <-tick.C:
 			s.look(now)
+			s.receiver.warnAlone(now)
 			for _, o := range w.later {
 				w.obey(o)
 			}

@@ -69,6 +69,8 @@ type link interface {
 	publish(to uint64, packet []byte) error
 	// connected reports whether other routers can be reached, as far as the link knows.
 	connected() bool
+	// fault returns why other routers cannot be reached.
+	fault() fault
 }
 
 // order is a packet that the receiver wants to be sent.

@@ -1,0 +1,154 @@
+package replica
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+const (
+	// aloneAfter is how long there is no connection before the log says so. Servers that start together need some 600 ms
+	// to find each other.
+	aloneAfter = time.Second
+	// warnInterval is the least time between two warnings of one kind.
+	warnInterval = time.Minute
+)
+
+// fault says why there is no connection.
+type fault struct {
+	servers string // that the router tries to reach
+	problem string
+	advice  string // what an operator can do
+}
+
+// warnAlone logs once why there is no connection, and again when there is another reason. It belongs to the goroutine
+// of Sync.share.
+func (r *receiver) warnAlone(now time.Time) {
+	if r.connected || now.Sub(r.alone) < aloneAfter {
+		return
+	}
+	f := r.s.link.fault()
+	if r.warned && (f.advice == r.advice || now.Sub(r.warnedAt) < 10*aloneAfter) {
+		return
+	}
+	r.warned, r.warnedAt, r.advice = true, now, f.advice
+	to := "NATS"
+	if r.s.cfg.Embedded {
+		to = "another router"
+	}
+	r.s.parts.Log.Warn("no connection to "+to+": this router serves alone, and tries to connect again",
+		"sync", r.s.cfg.mode(), "servers", f.servers, "error", f.problem, "advice", f.advice)
+}
+
+// fault returns why there is no connection.
+func (l *natsLink) fault() fault {
+	f := fault{servers: userInfo.ReplaceAllString(strings.Join(l.cfg.Servers(), ","), "://[redacted]@"), problem: "no server has answered yet"}
+	last := l.last.Load()
+	if node := l.node.Load(); l.cfg.Embedded && node != nil {
+		f.servers = userInfo.ReplaceAllString(strings.Join(l.cfg.Routes, ","), "://[redacted]@")
+		f.problem = "no other router has connected"
+		if route := node.unreached.Load(); route != nil {
+			f.problem = *route
+		}
+		if last != nil && time.Since(last.at) > allInterval {
+			last = nil // a refused route is tried again each second
+		}
+	}
+	if last != nil {
+		f.problem = last.text
+	}
+	f.advice = l.cfg.advise(f.problem)
+	return f
+}
+
+// advise returns what an operator can do about a problem with the connection.
+func (c *Config) advise(problem string) string {
+	has := func(texts ...string) bool {
+		for _, text := range texts {
+			if strings.Contains(strings.ToLower(problem), text) {
+				return true
+			}
+		}
+		return false
+	}
+	switch {
+	case has("permission"):
+		return fmt.Sprintf("give the user of NATS the right to publish and to subscribe at %s.sync.>", c.Group)
+	case has("cluster name"):
+		return "set the same sync.group at all routers"
+	case c.Embedded && has("authorization", "authentication"):
+		return "set the same sync.user and sync.password_file, and the files of sync.tls, at all routers"
+	case c.Embedded && has("tls:", "x509:", "asks for tls"):
+		return "set sync.tls.cert_file, key_file and ca_file at all routers, so that each trusts the certificates of the others"
+	case c.Embedded && len(c.Routes) == 0:
+		return "name another router in sync.routes (--sync-route), or this one there"
+	case c.Embedded:
+		return "does another router run, and can this machine reach its sync.listen at the address in sync.routes?"
+	case has("authorization", "authentication", "credentials", "nkey", "jwt"):
+		return "set sync.user with sync.password_file, or sync.token_file, or sync.credentials_file, as the server asks for"
+	case has("unknown authority", "failed to verify"):
+		return "set sync.tls.ca_file to the authority of the server's certificate, and sync.tls.server_name to a name in it"
+	case has("secure connection not available"):
+		return "turn on TLS at the server, or write nats:// and set none of sync.tls"
+	case has("tls:"):
+		return "does the server ask for a certificate? Set sync.tls.cert_file and key_file"
+	}
+	return "does NATS run there, is the address of sync.nats right, and can this machine reach it?"
+}
+
+// warnings bounds how often the same is warned of. The zero value has warned of nothing.
+type warnings struct {
+	mu sync.Mutex // guards at
+	at map[string]time.Time
+}
+
+// due reports whether a warning of this kind is due, and notes that it is given.
+func (w *warnings) due(kind string, now time.Time) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if last, ok := w.at[kind]; ok && now.Sub(last) < warnInterval {
+		return false
+	}
+	if w.at == nil {
+		w.at = map[string]time.Time{}
+	}
+	w.at[kind] = now
+	return true
+}
+
+// happened notes an error of a connection that stays.
+func (l *natsLink) happened(err error) {
+	l.note(err)
+	if !errors.Is(err, nats.ErrPermissionViolation) {
+		return
+	}
+	if advice := l.cfg.advise(err.Error()); l.warned.due(advice, time.Now()) {
+		l.log.Warn("NATS refuses messages for the other routers", "error", withoutURL(err), "advice", advice)
+	}
+}
+
+// served takes a line of the embedded server's log. If it says that this router and another one refuse each other, the
+// router's log gets a warning.
+func (l *natsLink) served(line string) {
+	where, what, ok := strings.Cut(line, " - ")
+	if !ok {
+		return
+	}
+	if _, rest, more := strings.Cut(what, " - "); more { // the number of the connection
+		what = rest
+	}
+	refused := strings.Contains(what, "Authorization Violation") || strings.HasPrefix(what, "authentication error") ||
+		strings.Contains(what, "Rejecting connection, cluster name") ||
+		strings.HasPrefix(what, "TLS route handshake error") && (strings.Contains(what, "tls:") || strings.Contains(what, "x509:"))
+	if !refused {
+		return
+	}
+	l.note(fmt.Errorf("%s: %s", where, what))
+	if advice := l.cfg.advise(what); l.warned.due(advice, time.Now()) {
+		l.log.Warn("another router and this one cannot connect", "address", where, "error", what, "advice", advice)
+	}
+}
