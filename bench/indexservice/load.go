@@ -133,6 +133,7 @@ type loader struct {
 	order        []uint32                 // questions of a stream, whose answers have the same order
 	credit       int                      // bytes that the service takes, and takes of the one stream
 	streamCredit int
+	streams      int // streams that the service takes at the same time
 	times        []time.Duration
 	bad          int // answers that are no success
 }
@@ -143,7 +144,7 @@ func newLoader(address, transport string, head []byte) *loader {
 	file, err := c.(*net.TCPConn).File() // lives as long as the process
 	must(err)
 	kept = append(kept, file)
-	l := &loader{fd: int(file.Fd()), transport: transport, head: head, buffer: make([]byte, 64<<10), decoder: hpack.NewDecoder(4096, nil), sent: map[uint32]time.Duration{}, credit: 65535}
+	l := &loader{fd: int(file.Fd()), transport: transport, head: head, buffer: make([]byte, 64<<10), decoder: hpack.NewDecoder(4096, nil), sent: map[uint32]time.Duration{}, credit: 65535, streams: 100}
 	must(unix.SetNonblock(l.fd, true))
 	l.frames = http2.NewFramer(&l.out, nil)
 	if transport == "tcp" {
@@ -165,7 +166,8 @@ var kept []*os.File
 
 // ask writes question i. It returns false if the service has no room for it yet.
 func (l *loader) ask(i int, b []byte, due time.Duration) bool {
-	if l.credit < len(b) || l.transport == "ask" && l.streamCredit < len(b) {
+	alone := l.transport != "ask" && l.transport != "tcp" // each question has a stream of its own
+	if l.credit < len(b) || l.transport == "ask" && l.streamCredit < len(b) || alone && len(l.sent) >= l.streams {
 		return false
 	}
 	l.credit -= len(b)
@@ -245,6 +247,9 @@ func (l *loader) frame(f http2.Frame) {
 		if !f.IsAck() {
 			if window, has := f.Value(http2.SettingInitialWindowSize); has {
 				l.streamCredit += int(window) - 65535
+			}
+			if most, has := f.Value(http2.SettingMaxConcurrentStreams); has {
+				l.streams = int(most)
 			}
 			must(l.frames.WriteSettingsAck())
 		}
