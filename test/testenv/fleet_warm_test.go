@@ -248,7 +248,9 @@ func TestARouterIsWarmByItsOwnFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		f := warmRouter(t, engines, index)
-		if a := f.chat(t, asked[0], ""); a.status != 200 || !strings.Contains(f.Log(), "the saved index is not used") {
+		// Of half a file, a holder may be whole.
+		said := strings.Contains(f.Log(), "the saved index is not used") || name == "half" && strings.Contains(f.Log(), "only a part of the saved index is used")
+		if a := f.chat(t, asked[0], ""); a.status != 200 || !said {
 			t.Errorf("%s file: status %d", name, a.status)
 		}
 		f.Stop(syscall.SIGTERM)
