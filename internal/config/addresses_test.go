@@ -72,7 +72,7 @@ func TestSettingsThatCannotWorkAreRefusedWithTheirPosition(t *testing.T) {
 		{"tokens: {service: 'http://a:99999'}", "1:19: tokens.service: "},
 		{"admin: {key_file: /no/such/key}", "1:19: admin.key_file: open /no/such/key: no such file or directory"},
 		{"admin: {key_file: " + empty + "}", "1:19: admin.key_file: " + empty + " is empty"},
-		{"admin: {key: 12345678, key_file: " + file + "}", "1:34: admin.key_file: admin.key is set, too: keep one"},
+		{"admin: {key: 12345678, key_file: " + file + "}", "1:34: admin.key_file: it is given twice: keep one of key and key_file"},
 	} {
 		message := errorOf(t, c.text)
 		if !strings.Contains(message, c.want) {

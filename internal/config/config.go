@@ -558,6 +558,13 @@ func (p *problems) when(path string, err error) {
 	}
 }
 
+// secret reads a secret, and adds what is wrong with it.
+func (p *problems) secret(s secret) {
+	if wrong := readSecret(s); wrong != nil {
+		*p = append(*p, wrong)
+	}
+}
+
 func (p *problems) positive(path string, d time.Duration) {
 	if d <= 0 {
 		p.add(path, fmt.Errorf("%v is not positive", d))

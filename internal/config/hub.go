@@ -3,6 +3,7 @@ package config
 import (
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/warmpath/warmpath/internal/tokens/inprocess"
 )
@@ -28,7 +29,7 @@ func Hub(c inprocess.HubConfig) inprocess.HubConfig {
 	if c.Cache == "" {
 		c.Cache = hubCache()
 	}
-	c.Token = os.Getenv(EnvHubToken)
+	c.Token = strings.TrimSpace(os.Getenv(EnvHubToken)) // a line break cannot be in a header
 	switch os.Getenv(EnvHubOffline) {
 	case "1", "true", "TRUE", "yes", "YES", "on", "ON": // huggingface_hub takes these values for true
 		c.Offline = true

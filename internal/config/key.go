@@ -12,88 +12,86 @@ import (
 // EnvAdminKey is the environment variable with the admin key. It overrides the file.
 const EnvAdminKey = "WARMPATH_ADMIN_KEY"
 
-// AdminKey returns the admin key from the environment, for commands that ask a router; "" if there is none.
-func AdminKey() string { return os.Getenv(EnvAdminKey) }
-
-// readKey reads the admin key from the environment or from its file.
-func (c *Config) readKey() *problem {
-	if key := os.Getenv(EnvAdminKey); key != "" {
-		c.Admin.Key = key
-		return nil
-	}
-	if c.Admin.KeyFile == "" {
-		return nil
-	}
-	wrong := func(err error) *problem { return &problem{path: "admin.key_file", err: err} }
-	if c.Admin.Key != "" {
-		return wrong(errors.New("admin.key is set, too: keep one"))
-	}
-	key, err := keyIn(c.Admin.KeyFile)
-	if err != nil {
-		return wrong(err)
-	}
-	c.Admin.Key = key
-	return nil
-}
-
 // EnvIndexKey is the environment variable with the key of the index service: the key that the service demands, and the
 // key that a router sends to it. It overrides the file.
 const EnvIndexKey = "WARMPATH_INDEX_KEY"
 
-// readIndexKeys reads the keys of the index service, and of the one that the router asks.
-func (c *Config) readIndexKeys(found *problems) {
-	for _, k := range []struct {
-		section   string
-		key, file *string
-		used      bool
-	}{
-		{"index_service", &c.IndexService.Key, &c.IndexService.KeyFile, c.IndexService.Listen != ""},
-		{"index", &c.Index.Key, &c.Index.KeyFile, c.Index.URL != ""},
-	} {
-		if key := os.Getenv(EnvIndexKey); key != "" && k.used {
-			*k.key = key
-			continue
-		}
-		if *k.file == "" {
-			continue
-		}
-		if *k.key != "" {
-			found.add(k.section+".key_file", fmt.Errorf("%s.key is set, too: keep one", k.section))
-			continue
-		}
-		key, err := keyIn(*k.file)
-		if err != nil {
-			found.add(k.section+".key_file", err)
-			continue
-		}
-		*k.key = key
-	}
+// AdminKey returns the admin key from the environment, for commands that ask a router; "" if there is none.
+func AdminKey() string { return strings.TrimSpace(os.Getenv(EnvAdminKey)) }
+
+// secret says where a key or a password can come from. The empty sources are not in use.
+type secret struct {
+	path     string  // the path of the setting with the value itself
+	value    *string // the value that the setting has; readSecret replaces it
+	override string  // the environment variable that counts before all others
+	file     string  // the value of the setting path + "_file", which all secrets have: the name of a file
+	env      string  // the value of the setting path + "_env": the name of an environment variable
+	hasEnv   bool    // there is a setting path + "_env"
 }
 
-// readValkeyPassword reads the password of the shared index from its file or from the environment.
-func (c *Config) readValkeyPassword() *problem {
-	v := &c.Index.Valkey
-	wrong := func(key string, err error) *problem { return &problem{path: "index.valkey." + key, err: err} }
-	switch {
-	case v.PasswordFile == "" && v.PasswordEnv == "":
-		return nil
-	case v.Password != "" || v.PasswordFile != "" && v.PasswordEnv != "":
-		return wrong("password", errors.New("it is given twice: keep one of password, password_file and password_env"))
-	case v.PasswordEnv != "":
-		if v.Password = strings.TrimSpace(os.Getenv(v.PasswordEnv)); v.Password == "" {
-			return wrong("password_env", fmt.Errorf("the environment variable %s is not set", v.PasswordEnv))
-		}
-		return nil
+// readSecret reads s from its source. White space around a secret does not count: a file usually ends with a new line,
+// and so does a variable that Kubernetes makes from a file. So all processes with the same file have the same secret.
+func readSecret(s secret) *problem {
+	if s.override != "" && os.Getenv(s.override) != "" {
+		value, err := inEnvironment(s.override)
+		*s.value = value
+		return problemAt(s.path+"_file", err)
+	}
+	from := "_file"
+	if s.env != "" {
+		from = "_env"
 	}
 	var err error
-	if v.Password, err = keyIn(v.PasswordFile); err != nil {
-		return wrong("password_file", err)
+	switch sources := s.sources(); {
+	case sources > 1:
+		return problemAt(s.path+from, fmt.Errorf("it is given twice: keep one of %s", s.choices()))
+	case s.env != "":
+		*s.value, err = inEnvironment(s.env)
+	case s.file != "":
+		*s.value, err = inFile(s.file)
+	case *s.value != "":
+		from = ""
+		if *s.value = strings.TrimSpace(*s.value); *s.value == "" {
+			err = errors.New("it has only white space")
+		}
 	}
-	return nil
+	return problemAt(s.path+from, err)
 }
 
-// keyIn returns the key that a file has.
-func keyIn(file string) (string, error) {
+// sources returns how many settings give s.
+func (s *secret) sources() (n int) {
+	for _, source := range [...]string{*s.value, s.file, s.env} {
+		if source != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// choices names the settings that can give s.
+func (s *secret) choices() string {
+	name := s.path[strings.LastIndexByte(s.path, '.')+1:]
+	if s.hasEnv {
+		return fmt.Sprintf("%s, %[1]s_file and %[1]s_env", name)
+	}
+	return fmt.Sprintf("%s and %[1]s_file", name)
+}
+
+// inEnvironment returns the secret that an environment variable has.
+func inEnvironment(name string) (string, error) {
+	given := os.Getenv(name)
+	key := strings.TrimSpace(given)
+	switch {
+	case given == "":
+		return "", fmt.Errorf("the environment variable %s is not set", name)
+	case key == "":
+		return "", fmt.Errorf("the environment variable %s has only white space", name)
+	}
+	return key, nil
+}
+
+// inFile returns the secret that a file has.
+func inFile(file string) (string, error) {
 	data, err := readFile(file)
 	key := strings.TrimSpace(string(data))
 	if err == nil && key == "" {
@@ -102,27 +100,42 @@ func keyIn(file string) (string, error) {
 	return key, err
 }
 
-// readWorkerKey reads a worker's key from its file or from the environment. path is the path of the worker.
-func readWorkerKey(t *discovery.Target, path string) *problem {
-	wrong := func(key string, err error) *problem { return &problem{path: path + "." + key, err: err} }
-	key, name := "api_key_file", t.APIKeyFile
-	if t.APIKeyEnv != "" {
-		key, name = "api_key_env", t.APIKeyEnv
-	}
-	switch {
-	case name == "":
+// problemAt returns err as the problem of a setting; nil if err is nil.
+func problemAt(path string, err error) *problem {
+	if err == nil {
 		return nil
-	case t.APIKey != "" || t.APIKeyFile != "" && t.APIKeyEnv != "":
-		return wrong(key, errors.New("the key is given twice: keep one of api_key, api_key_file and api_key_env"))
-	case t.APIKeyEnv != "":
-		if t.APIKey = strings.TrimSpace(os.Getenv(name)); t.APIKey == "" {
-			return wrong(key, fmt.Errorf("the environment variable %s is not set", name))
+	}
+	return &problem{path: path, err: err}
+}
+
+// readAdminKey reads the admin key.
+func (c *Config) readAdminKey() *problem {
+	return readSecret(secret{path: "admin.key", value: &c.Admin.Key, override: EnvAdminKey, file: c.Admin.KeyFile})
+}
+
+// readIndexKeys reads the keys of the index service, and of the one that the router asks.
+func (c *Config) readIndexKeys(found *problems) {
+	for _, k := range []struct {
+		secret
+		used bool
+	}{
+		{secret{path: "index_service.key", value: &c.IndexService.Key, file: c.IndexService.KeyFile}, c.IndexService.Listen != ""},
+		{secret{path: "index.key", value: &c.Index.Key, file: c.Index.KeyFile}, c.Index.URL != ""},
+	} {
+		if k.used { // otherwise the variable is for another process
+			k.override = EnvIndexKey
 		}
-		return nil
+		found.secret(k.secret)
 	}
-	var err error
-	if t.APIKey, err = keyIn(name); err != nil {
-		return wrong(key, err)
-	}
-	return nil
+}
+
+// readValkeyPassword reads the password of the shared index.
+func (c *Config) readValkeyPassword() *problem {
+	v := &c.Index.Valkey
+	return readSecret(secret{path: "index.valkey.password", value: &v.Password, file: v.PasswordFile, env: v.PasswordEnv, hasEnv: true})
+}
+
+// readWorkerKey reads a worker's key. path is the path of the worker.
+func readWorkerKey(t *discovery.Target, path string) *problem {
+	return readSecret(secret{path: path + ".api_key", value: &t.APIKey, file: t.APIKeyFile, env: t.APIKeyEnv, hasEnv: true})
 }

@@ -51,7 +51,7 @@ func fill(cfg *Config, path string, data []byte, override func(*Config)) error {
 		override(cfg)
 	}
 	cfg.describe()
-	if p := cfg.readKey(); p != nil {
+	if p := cfg.readAdminKey(); p != nil {
 		r.problem(p)
 		r.broken["admin"] = true
 	}

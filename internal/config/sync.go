@@ -1,10 +1,6 @@
 package config
 
-import (
-	"errors"
-	"fmt"
-	"os"
-)
+import "fmt"
 
 // These environment variables have secrets of the sharing of requests. They override the file.
 const (
@@ -16,31 +12,27 @@ const (
 // readSync reads the secrets of the sharing of requests from the environment or from their files.
 func (c *Config) readSync(found *problems) {
 	s := &c.Sync
-	for _, secret := range []struct {
-		name, whose, file, env string
-		value                  *string
+	if !s.On() { // the variables are for another process, and settings without an effect are errors of their own
+		return
+	}
+	for _, part := range []struct {
+		secret
+		name, whose string
 	}{
-		{"key", "routers have in common (openssl rand -hex 32 prints one)", s.KeyFile, EnvSyncKey, &s.Key},
-		{"password", "NATS server asks for", s.PasswordFile, EnvSyncPassword, &s.Password},
-		{"token", "NATS server asks for", s.TokenFile, EnvSyncToken, &s.Token},
+		{secret{path: "sync.key", value: &s.Key, override: EnvSyncKey, file: s.KeyFile},
+			"key", "routers have in common (openssl rand -hex 32 prints one)"},
+		{secret{path: "sync.password", value: &s.Password, override: EnvSyncPassword, file: s.PasswordFile},
+			"password", "NATS server asks for"},
+		{secret{path: "sync.token", value: &s.Token, override: EnvSyncToken, file: s.TokenFile},
+			"token", "NATS server asks for"},
 	} {
-		if given := os.Getenv(secret.env); given != "" {
-			if c.Sync.On() { // otherwise the variable is for another process
-				*secret.value = given
-			}
-			continue
+		given := *part.value != ""
+		p := readSecret(part.secret)
+		if p != nil && part.file != "" && !given { // the file is the mistake
+			p.err = fmt.Errorf("%w: write the %s that the %s into this file, or give it in %s", p.err, part.name, part.whose, part.override)
 		}
-		if secret.file == "" || !c.Sync.On() { // the latter is an error of its own
-			continue
-		}
-		path := "sync." + secret.name + "_file"
-		if *secret.value != "" {
-			found.add(path, errors.New("sync."+secret.name+" is set, too: keep one"))
-			continue
-		}
-		var err error
-		if *secret.value, err = keyIn(secret.file); err != nil {
-			found.add(path, fmt.Errorf("%w: write the %s that the %s into this file, or give it in %s", err, secret.name, secret.whose, secret.env))
+		if p != nil {
+			*found = append(*found, p)
 		}
 	}
 }

@@ -3,7 +3,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/warmpath/warmpath/internal/tenant"
@@ -31,16 +30,7 @@ func (c *Config) readTenants(found *problems) {
 		}
 		c.AllTenants = append(append([]tenant.Config{}, c.Tenants...), list...)
 	}
-	if key := os.Getenv(EnvTenantSaltKey); key != "" {
-		c.TenantSaltKey = key
-		return
-	}
-	if c.TenantSaltKeyFile == "" {
-		return
-	}
-	data, err := readFile(c.TenantSaltKeyFile)
-	found.when("tenant_salt_key_file", err)
-	c.TenantSaltKey = strings.TrimSpace(string(data))
+	found.secret(secret{path: "tenant_salt_key", value: &c.TenantSaltKey, override: EnvTenantSaltKey, file: c.TenantSaltKeyFile})
 }
 
 func (c *Config) validateTenants(found *problems) {
