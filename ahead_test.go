@@ -1,9 +1,12 @@
 package warmpath_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
 )
 
 // A look-ahead is the number of tokens after a block that the engine's hash of the block also covers. Each rank of a
@@ -42,4 +45,31 @@ func TestAWorkerTakesNotAllLookAheads(t *testing.T) {
 	}
 	w.fleet.Remove(snap.Workers()[0].ID)
 	w.router.SetAhead(hostile[0], 9) // SetAhead must not panic for a holder that left
+}
+
+// The engine of the holder has blocks under other keys if it has a look-ahead. SentKeys returns those, as a placement
+// has them.
+func TestSentKeysAreThoseOfTheHoldersEngine(t *testing.T) {
+	var now int64
+	c := &crier{now: &now}
+	w := newWorld(t, warmpath.Options{Observer: c}, vllm(), vllm())
+	if !w.router.SetAhead(1, 3) {
+		t.Fatal("the look-ahead is refused")
+	}
+	for target, ahead := range map[string]bool{"a": false, "b": true} {
+		d := w.route(warmpath.Request{Tokens: prompt(1, 200), Target: target, Now: second})
+		keys, size := d.SentKeys([]block.Key{7})
+		want := c.told.Keys
+		if ahead {
+			want = c.told.AheadKeys
+		}
+		if len(want) != 12 || size != 16 || keys[0] != 7 || !slices.Equal(keys[1:], want) {
+			t.Errorf("worker %s: %d keys of %d tokens, want %d", target, len(keys)-1, size, len(want))
+		}
+		if slices.Equal(keys[1:], d.Keys()) == ahead {
+			t.Errorf("worker %s: the keys have a look-ahead: %v, want %v", target, !ahead, ahead)
+		}
+		d.Done(fleet.OutcomeServed, second)
+		d.Recycle()
+	}
 }

@@ -211,7 +211,7 @@ func (d *Decision) forgetLearned() {
 
 // expect notes that d's holder is expected to cache the prompt of d.
 func (r *Router) expect(d *Decision) {
-	x := (*r.indexes.Load())[d.Base]
+	x := d.index()
 	if x == nil || x.hasher.Size() != d.BlockSize {
 		return
 	}

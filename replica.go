@@ -111,10 +111,10 @@ func (d *Decision) Placement(p *Placement) {
 	p.Levels = append(levels, w.Levels...)
 	p.Keys = append(keys, d.keys[:min(len(d.keys), MaxPlacementKeys)]...)
 	p.AheadKeys, p.Text, p.Tokens = ahead, text, tokens
-	if x := (*d.router.indexes.Load())[d.Base]; x != nil && len(d.ahead) > 0 {
+	if x := d.index(); x != nil && len(d.ahead) > 0 {
 		if a := x.aheads.Load(); a != nil && a.of[d.Holder] > 0 {
-			own := d.keysOn(x, d.Holder)
-			p.Ahead, p.AheadKeys = a.of[d.Holder], append(ahead, own[:min(len(own), MaxPlacementKeys)]...)
+			p.Ahead = a.of[d.Holder]
+			p.AheadKeys, _ = d.SentKeys(ahead)
 		}
 	}
 	p.addPrompt(d.policy.Learns(), &q.Prompt)
@@ -122,6 +122,20 @@ func (d *Decision) Placement(p *Placement) {
 		p.addPrompt(d.shadow.Learns(), &q.Prompt)
 	}
 }
+
+// SentKeys appends to dst the keys of the prompt's first blocks, as the engine of the holder makes them: at most
+// MaxPlacementKeys. size is the number of tokens of a block. For an observer that needs only the keys, SentKeys is much
+// cheaper than Placement. It must be called before Done.
+func (d *Decision) SentKeys(dst []block.Key) (keys []block.Key, size int) {
+	own := d.keys
+	if x := d.index(); x != nil {
+		own = d.keysOn(x, d.Holder)
+	}
+	return append(dst, own[:min(len(own), MaxPlacementKeys)]...), d.BlockSize
+}
+
+// index returns the index of the request's base model; nil if there is none.
+func (d *Decision) index() *modelIndex { return (*d.router.indexes.Load())[d.Base] }
 
 // addPrompt adds the text or the tokens of a prompt to p, if p does not have them yet.
 func (p *Placement) addPrompt(form policy.PromptForm, prompt *policy.Prompt) {

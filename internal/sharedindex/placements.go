@@ -105,12 +105,7 @@ func (p *Placements) Placed(d *warmpath.Decision) {
 	if d.FromText || d.Candidates[d.Chosen].Trust != fleet.TrustApproximate {
 		return
 	}
-	var pl warmpath.Placement
-	d.Placement(&pl)
-	keys := pl.Keys
-	if pl.Ahead > 0 {
-		keys = pl.AheadKeys
-	}
+	keys, size := d.SentKeys(nil)
 	if len(keys) == 0 {
 		return
 	}
@@ -121,7 +116,7 @@ func (p *Placements) Placed(d *warmpath.Decision) {
 		return
 	}
 	p.keys += len(keys)
-	p.sending[pl.ID] = placed{worker: pl.URL, id: d.Worker.ID, incarnation: d.Worker.Incarnation, rank: pl.Rank, size: pl.BlockSize, keys: keys}
+	p.sending[d.ID()] = placed{worker: d.Worker.URL, id: d.Worker.ID, incarnation: d.Worker.Incarnation, rank: d.Rank, size: size, keys: keys}
 }
 
 // PrefillCompleted is a method of warmpath.Observer.
