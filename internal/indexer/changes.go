@@ -43,18 +43,10 @@ var changeNames = [...]string{"", "begin", "added", "dropped", "cleared", "forgo
 // change is one change of the index: Change of indexer.proto, and a line of GET /changes. It is immutable once it is
 // published, because all readers share it.
 type change struct {
-	number       uint64
-	kind         changeKind
-	model, group string
-	worker       string
-	rank         int
-	tier         string
-	cacheGroup   int
-	depth        int
-	parent       block.Key
-	keys         []block.Key
-	hashes       []uint64
-	blockSize    int
+	number uint64
+	kind   changeKind
+	rankBlocks
+	parent block.Key // of the first block; 0: the first block begins a chain
 
 	name string // the model's name in the fleet, by which readers choose
 }
@@ -72,12 +64,6 @@ type Changes struct {
 	readers map[*reader]struct{}
 	// places remembers who the holders are, because the last changes of a holder come after its worker left.
 	places map[fleet.Holder]place
-}
-
-// place is a rank of a worker.
-type place struct {
-	worker string
-	rank   int
 }
 
 // reader is one stream of changes.
@@ -98,22 +84,22 @@ func NewChanges(f *fleet.Fleet) *Changes {
 
 // Made is warmpath.Options.IndexChanged: it returns the function that publishes the changes of an index.
 func (c *Changes) Made(made warmpath.MadeIndex) func(*kvindex.Change) {
-	model, group := unpooled(made.Model)
+	of := rankBlocks{blockSize: made.BlockSize}
+	of.model, of.group = unpooled(made.Model)
 	if c.reading.Load() > 0 {
-		c.publish(&change{kind: changeReset, name: made.Model, model: model, group: group, blockSize: made.BlockSize})
+		c.publish(&change{kind: changeReset, name: made.Model, rankBlocks: of})
 	}
 	return func(k *kvindex.Change) {
 		if c.reading.Load() == 0 {
 			return
 		}
-		out := &change{kind: kindOf(k.Kind), name: made.Model, model: model, group: group, blockSize: made.BlockSize, cacheGroup: k.Group,
-			depth: k.Depth, parent: k.Parent, keys: slices.Clone(k.Keys), hashes: slices.Clone(k.Hashes)}
+		out := &change{kind: kindOf(k.Kind), name: made.Model, rankBlocks: of, parent: k.Parent}
+		out.place = c.placeOf(k.Holder)
+		out.cacheGroup, out.depth, out.keys, out.hashes = k.Group, k.Depth, slices.Clone(k.Keys), slices.Clone(k.Hashes)
 		switch k.Kind {
 		case kvindex.Added, kvindex.Dropped, kvindex.Cleared:
 			out.tier = k.Tier.String()
 		}
-		at := c.placeOf(k.Holder)
-		out.worker, out.rank = at.worker, at.rank
 		c.publish(out)
 	}
 }
@@ -247,7 +233,7 @@ func (c *change) appendJSON(dst []byte) []byte {
 	if c.kind == changeBegin {
 		return append(dst, "}\n"...)
 	}
-	dst = appendPlace(dst, c.model, c.group, c.worker, c.rank)
+	dst = c.appendName(dst)
 	dst = append(dst, `,"block_size":`...)
 	dst = strconv.AppendInt(dst, int64(c.blockSize), 10)
 	if c.tier != "" {
@@ -269,78 +255,14 @@ func (c *change) appendJSON(dst []byte) []byte {
 	return append(dst, "}\n"...)
 }
 
-// appendPlace appends the fields that name a rank.
-func appendPlace(dst []byte, model, group, worker string, rank int) []byte {
-	dst = append(dst, `,"model_name":`...)
-	dst = appendQuoted(dst, model)
-	dst = append(dst, `,"routing_group":`...)
-	dst = appendQuoted(dst, group)
-	if worker == "" {
-		return dst
-	}
-	dst = append(dst, `,"instance_id":`...)
-	dst = appendQuoted(dst, worker)
-	dst = append(dst, `,"dp_rank":`...)
-	return strconv.AppendInt(dst, int64(rank), 10)
-}
-
 func (c *change) appendTo(dst []byte) []byte {
 	dst = appendNumber(dst, 1, c.number)
 	dst = appendNumber(dst, 2, c.kind)
-	dst = appendText(dst, 3, c.model)
-	dst = appendText(dst, 4, c.group)
-	dst = appendText(dst, 5, c.worker)
-	dst = appendNumber(dst, 6, c.rank)
-	dst = appendText(dst, 7, c.tier)
-	dst = appendNumber(dst, 8, c.cacheGroup)
-	dst = appendNumber(dst, 9, c.depth)
-	dst = appendHash(dst, 10, uint64(c.parent))
-	dst = appendPackedFixed(dst, 11, c.keys)
-	dst = appendPackedFixed(dst, 12, c.hashes)
-	return appendNumber(dst, 13, c.blockSize)
-}
-
-func (c *change) decode(b []byte) (err error) {
-	return eachField(b, func(f *field) error {
-		n := int(f.small() & 0x7fffffff)
-		switch f.id {
-		case 1:
-			c.number = f.number
-		case 2:
-			c.kind = changeKind(min(f.small(), uint32(changeLost)))
-		case 3:
-			c.model = f.text()
-		case 4:
-			c.group = f.text()
-		case 5:
-			c.worker = f.text()
-		case 6:
-			c.rank = n
-		case 7:
-			c.tier = f.text()
-		case 8:
-			c.cacheGroup = n
-		case 9:
-			c.depth = n
-		case 10:
-			c.parent = block.Key(f.number)
-		case 11:
-			c.keys, err = appendFixed(c.keys, f, maxKeys)
-		case 12:
-			c.hashes, err = appendFixed(c.hashes, f, maxKeys)
-		case 13:
-			c.blockSize = n
-		}
-		return err
-	})
+	return c.appendFields(dst, 3, uint64(c.parent))
 }
 
 // changeRequest is ChangesRequest of indexer.proto.
 type changeRequest struct{ model, group string }
-
-func (r *changeRequest) appendTo(dst []byte) []byte {
-	return appendText(appendText(dst, 1, r.model), 2, r.group)
-}
 
 func (r *changeRequest) decode(b []byte) error {
 	return eachField(b, func(f *field) error {

@@ -27,14 +27,6 @@ const (
 	pollEvery = time.Second
 	// pollTimeout bounds such a question.
 	pollTimeout = 2 * time.Second
-	// registerLease is how long a worker stays in the service after its last registration, and registerEvery how often it
-	// is registered. Two of three registrations may fail.
-	registerLease = 30 * time.Second
-	registerEvery = 10 * time.Second
-	// registerTimeout bounds the registrations before one poll; the rest comes after it. registerAtOnce is how many are
-	// under way at the same time: 20,000 workers with 5 ms each take 6 s.
-	registerTimeout = time.Second
-	registerAtOnce  = 16
 	// maxListing bounds the list of workers in bytes: 20,000 workers of eight ranks with 500 bytes each.
 	maxListing = 80 << 20
 	// maxAnswer bounds the answer to a question in bytes: 80,000 ranks with 100 bytes each.
@@ -76,13 +68,6 @@ type Client struct {
 	current    *stream           // the last stream; nil if there was none
 	streaming  chan struct{}     // has an element while a stream runs, and shortly after
 	running    sync.WaitGroup    // the goroutine of the stream
-}
-
-// sent is a registration that was sent.
-type sent struct {
-	at    time.Time // when the service took it; zero: not yet
-	body  string    // what the service took
-	tried time.Time // when it was sent last
 }
 
 // view is the service's workers, as holders of the router's fleet.
@@ -317,17 +302,6 @@ func (c *Client) poll(ctx context.Context) (port int, ok bool) {
 	}
 	c.apply(snap, list)
 	return list.grpcPort, true
-}
-
-// noteLate logs that not all workers are registered, or all again. err says why; nil: all are.
-func (c *Client) noteLate(err error) {
-	switch {
-	case err != nil && !c.late:
-		c.log.Warn("not all workers are registered at the index service: the router tries again", "service", c.config.URL, "error", err)
-	case err == nil && c.late:
-		c.log.Info("all workers are registered at the index service", "service", c.config.URL)
-	}
-	c.late = err != nil
 }
 
 // lost notes that the service cannot be used. Load alone decides from now on.

@@ -22,10 +22,6 @@ const dumpPause = 20 * time.Millisecond
 // dumpRequest is DumpRequest of indexer.proto.
 type dumpRequest struct{ model, group, worker string }
 
-func (r *dumpRequest) appendTo(dst []byte) []byte {
-	return appendText(appendText(appendText(dst, 1, r.model), 2, r.group), 3, r.worker)
-}
-
 func (r *dumpRequest) decode(b []byte) error {
 	return eachField(b, func(f *field) error {
 		switch f.id {
@@ -42,72 +38,20 @@ func (r *dumpRequest) decode(b []byte) error {
 
 // run is a run of blocks of one chain that a rank has: Run of indexer.proto, and a line of GET /dump.
 type run struct {
-	model, group string
-	worker       string
-	rank         int
-	tier         string
-	cacheGroup   int
-	depth        int
-	parent       uint64 // the engine's hash
-	keys         []block.Key
-	hashes       []uint64
-	blockSize    int
-	problem      string
+	rankBlocks
+	parent  uint64 // the engine's hash of the block before the first one; 0: the first block begins a chain
+	problem string // why the blocks of the rank cannot be dumped; "": they can
 }
 
 func (r *run) appendTo(dst []byte) []byte {
-	dst = appendText(dst, 1, r.model)
-	dst = appendText(dst, 2, r.group)
-	dst = appendText(dst, 3, r.worker)
-	dst = appendNumber(dst, 4, r.rank)
-	dst = appendText(dst, 5, r.tier)
-	dst = appendNumber(dst, 6, r.cacheGroup)
-	dst = appendNumber(dst, 7, r.depth)
-	dst = appendHash(dst, 8, r.parent)
-	dst = appendPackedFixed(dst, 9, r.keys)
-	dst = appendPackedFixed(dst, 10, r.hashes)
-	dst = appendNumber(dst, 11, r.blockSize)
-	return appendText(dst, 12, r.problem)
-}
-
-func (r *run) decode(b []byte) (err error) {
-	return eachField(b, func(f *field) error {
-		n := int(f.small() & 0x7fffffff)
-		switch f.id {
-		case 1:
-			r.model = f.text()
-		case 2:
-			r.group = f.text()
-		case 3:
-			r.worker = f.text()
-		case 4:
-			r.rank = n
-		case 5:
-			r.tier = f.text()
-		case 6:
-			r.cacheGroup = n
-		case 7:
-			r.depth = n
-		case 8:
-			r.parent = f.number
-		case 9:
-			r.keys, err = appendFixed(r.keys, f, maxKeys)
-		case 10:
-			r.hashes, err = appendFixed(r.hashes, f, maxKeys)
-		case 11:
-			r.blockSize = n
-		case 12:
-			r.problem = f.text()
-		}
-		return err
-	})
+	return appendText(r.appendFields(dst, 1, r.parent), 12, r.problem)
 }
 
 // appendJSON appends the run as a line of GET /dump.
 func (r *run) appendJSON(dst []byte) []byte {
 	dst = append(dst, `{"block_size":`...)
 	dst = strconv.AppendInt(dst, int64(r.blockSize), 10)
-	dst = appendPlace(dst, r.model, r.group, r.worker, r.rank)
+	dst = r.appendName(dst)
 	if r.problem != "" {
 		dst = append(dst, `,"error":`...)
 		return append(appendQuoted(dst, r.problem), "}\n"...)
@@ -150,7 +94,8 @@ func (s *Service) dump(ctx context.Context, q *dumpRequest, emit func(*run) erro
 		}
 		found = true
 		for _, h := range w.Holders {
-			out := run{worker: bare(w.URL), rank: snap.Rank(h)}
+			var out run
+			out.place = place{bare(w.URL), snap.Rank(h)}
 			out.model, out.group = unpooled(base)
 			_, out.blockSize, _ = s.Router.Keying(base)
 			if err := s.dumpRank(ctx, h, &out, emit); err != nil {
@@ -192,7 +137,8 @@ func (s *Service) dumpRank(ctx context.Context, h fleet.Holder, out *run, emit f
 			continue
 		}
 		if err != nil {
-			return emit(&run{model: out.model, group: out.group, worker: out.worker, rank: out.rank, blockSize: out.blockSize, problem: err.Error()})
+			named := rankBlocks{model: out.model, group: out.group, place: out.place, blockSize: out.blockSize}
+			return emit(&run{rankBlocks: named, problem: err.Error()})
 		}
 		return ctx.Err()
 	}

@@ -85,14 +85,14 @@ func TestAReaderOverGRPCThatTakesNothingLosesItsStream(t *testing.T) {
 		defer cancel()
 		r := &rpc{Service: w.service, ctx: t.Context()}
 		began := time.Now()
-		err := r.answer(&stuckStream{ctx: ctx}, func(send func(message) error) error { return send(&empty{}) })
+		err := r.answer(&stuckStream{ctx: ctx}, func(send func(encoder) error) error { return send(&empty{}) })
 		if took := time.Since(began); !errors.Is(err, errStuck) || took != lineTimeout {
 			t.Errorf("%v after %v", err, took)
 		}
 		cancel()
 		r.running.Wait()
 		began = time.Now()
-		err = r.answer(&stuckStream{ctx: ctx}, func(func(message) error) error {
+		err = r.answer(&stuckStream{ctx: ctx}, func(func(encoder) error) error {
 			<-time.After(2 * lineTimeout) // there is nothing to send
 			return errBusy
 		})

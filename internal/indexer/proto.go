@@ -13,10 +13,14 @@ import (
 // read without a call for each element. A field that is not known is skipped, as proto3 demands, so older and newer
 // programs understand each other. See https://protobuf.dev/programming-guides/encoding.
 
-// message is a message of indexer.proto.
-type message interface {
+// encoder is a message of indexer.proto that this program sends: an answer of the service, or a question of the client.
+type encoder interface {
 	// appendTo appends the encoded message to dst.
 	appendTo(dst []byte) []byte
+}
+
+// decoder is a message of indexer.proto that this program receives.
+type decoder interface {
 	// decode reads an encoded message. It keeps no part of b.
 	decode(b []byte) error
 }
@@ -184,7 +188,7 @@ func appendHash(dst []byte, id protowire.Number, v uint64) []byte {
 	return protowire.AppendFixed64(dst, v)
 }
 
-func appendInner(dst []byte, id protowire.Number, m interface{ appendTo([]byte) []byte }) []byte {
+func appendInner(dst []byte, id protowire.Number, m encoder) []byte {
 	// The length comes before the message. Nearly all inner messages are shorter than 128 bytes, so one byte is left for
 	// it; a longer message is moved.
 	dst = protowire.AppendTag(dst, id, protowire.BytesType)

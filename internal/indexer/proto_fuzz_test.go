@@ -21,6 +21,7 @@ func messages() []message {
 // that of indexer.proto.
 func TestMessagesAreReadAsTheyAreWritten(t *testing.T) {
 	long := string(bytes.Repeat([]byte("x"), 300)) // so that the length of an inner message takes two bytes
+	blocks := rankBlocks{model: "m", group: "g", place: place{"w", 1}, tier: "cpu", cacheGroup: 2, depth: 3, keys: []block.Key{5}, hashes: []uint64{0, 6}, blockSize: 7}
 	for _, m := range []message{
 		&question{model: "m", tokens: []block.Token{0, 127, 128, 16383, 16384, 1<<21 - 1, 1 << 21, 1<<32 - 1}, blockSize: 16, lora: "l", salt: "s", extra: "e", group: "g", workers: []string{"a", "b"}},
 		&question{keys: []block.Key{1, 1 << 63}, hasKeys: true, algorithm: "fnv1a", text: "t", hasText: true, id: 1 << 63},
@@ -30,8 +31,7 @@ func TestMessagesAreReadAsTheyAreWritten(t *testing.T) {
 		&registered{listed: true}, &removal{worker: "w", rankPlusOne: 2}, &empty{}, &changeRequest{"m", "g"}, &dumpRequest{"m", "g", "w"},
 		&listing{workers: []listedWorker{{worker: "w", model: "m", group: "g", blockSize: 1, engineBlockSize: 2, algorithm: "xxh3", source: "list",
 			ranks: []listedRank{{rank: 1, trust: fleet.TrustExact, why: long, ahead: 2, endpoint: "tcp://a:1"}}}}, grpcPort: 8092},
-		&change{number: 1 << 40, kind: changeAdded, model: "m", group: "g", worker: "w", rank: 1, tier: "cpu", cacheGroup: 2, depth: 3, parent: 4, keys: []block.Key{5}, hashes: []uint64{0, 6}, blockSize: 7},
-		&run{model: "m", group: "g", worker: "w", rank: 1, tier: "cpu", cacheGroup: 2, depth: 3, parent: 4, keys: []block.Key{5}, hashes: []uint64{0, 6}, blockSize: 7, problem: "p"},
+		&change{number: 1 << 40, kind: changeAdded, rankBlocks: blocks, parent: 4}, &run{rankBlocks: blocks, parent: 4, problem: "p"},
 	} {
 		again := reflect.New(reflect.TypeOf(m).Elem()).Interface().(message)
 		if err := again.decode(m.appendTo(nil)); err != nil || !reflect.DeepEqual(m, again) {

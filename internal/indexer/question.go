@@ -183,32 +183,6 @@ func (a *answer) appendTo(dst []byte) []byte {
 	return appendText(dst, 7, a.problem)
 }
 
-func (a *answer) decode(b []byte) error {
-	return eachField(b, func(f *field) error {
-		switch f.id {
-		case 1:
-			a.model = f.text()
-		case 2:
-			a.blockSize = int(f.small())
-		case 3:
-			a.tokens = int(f.small())
-		case 4:
-			var s score
-			if err := s.decode(f.bytes); err != nil {
-				return err
-			}
-			a.scores = append(a.scores, s)
-		case 5:
-			a.id = f.number
-		case 6:
-			a.code = f.small()
-		case 7:
-			a.problem = f.text()
-		}
-		return nil
-	})
-}
-
 func (s *score) appendTo(dst []byte) []byte {
 	dst = appendText(dst, 1, s.worker)
 	dst = appendNumber(dst, 2, s.rank)
@@ -220,11 +194,8 @@ func (s *score) appendTo(dst []byte) []byte {
 	return appendNumber(dst, 9, s.full)
 }
 
-func (s *score) decode(b []byte) error {
-	return s.decodeNamed(b, func(name []byte) { s.worker = string(name) })
-}
-
-// decodeNamed decodes s, and gives the worker's name to named, which must not keep it.
+// decodeNamed decodes s, and gives the worker's name to named, which must not keep it. The client looks the name up; a
+// copy of each name would be most of the work.
 func (s *score) decodeNamed(b []byte, named func(name []byte)) error {
 	return eachField(b, func(f *field) error {
 		switch n := int(f.small() & 0x7fffffff); f.id {

@@ -15,6 +15,24 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
+const (
+	// registerLease is how long a worker stays in the service after its last registration, and registerEvery how often it
+	// is registered. Two of three registrations may fail.
+	registerLease = 30 * time.Second
+	registerEvery = 10 * time.Second
+	// registerTimeout bounds the registrations before one poll; the rest comes after it. registerAtOnce is how many are
+	// under way at the same time: 20,000 workers with 5 ms each take 6 s.
+	registerTimeout = time.Second
+	registerAtOnce  = 16
+)
+
+// sent is a registration that was sent.
+type sent struct {
+	at    time.Time // when the service took it; zero: not yet
+	body  string    // what the service took
+	tried time.Time // when it was sent last
+}
+
 // register registers the workers of the fleet that were not registered lately, or have changed. What was registered
 // before an error or the end of ctx counts. The error says that some workers are not registered, for a reason that is
 // not their own.
@@ -106,6 +124,17 @@ func (c *Client) registerOne(ctx context.Context, d *dueWorker) error {
 		d.done, d.refused = true, err.Error()
 	}
 	return nil
+}
+
+// noteLate logs that not all workers are registered, or all again. err says why; nil: all are.
+func (c *Client) noteLate(err error) {
+	switch {
+	case err != nil && !c.late:
+		c.log.Warn("not all workers are registered at the index service: the router tries again", "service", c.config.URL, "error", err)
+	case err == nil && c.late:
+		c.log.Info("all workers are registered at the index service", "service", c.config.URL)
+	}
+	c.late = err != nil
 }
 
 // registrationOf returns what the service has to know of a worker to follow its events.

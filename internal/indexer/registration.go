@@ -138,26 +138,12 @@ func (r *registered) appendTo(dst []byte) []byte {
 	return dst
 }
 
-func (r *registered) decode(b []byte) error {
-	return eachField(b, func(f *field) error {
-		if f.id == 1 {
-			r.listed = f.number != 0
-		}
-		return nil
-	})
-}
-
 // removal removes a worker, a rank or an adapter: UnregisterRequest of indexer.proto.
 type removal struct {
 	worker, group string
 	model         string // is only checked, and is not in the message
 	lora          string
 	rankPlusOne   int
-}
-
-func (r *removal) appendTo(dst []byte) []byte {
-	dst = appendNumber(appendText(dst, 1, r.worker), 2, r.rankPlusOne)
-	return appendText(appendText(dst, 3, r.group), 4, r.lora)
 }
 
 func (r *removal) decode(b []byte) error {

@@ -32,18 +32,18 @@ const usualAnswer = 512
 
 // Marshal encodes a message.
 func (codec) Marshal(v any) (mem.BufferSlice, error) {
-	m, ok := v.(message)
+	m, ok := v.(encoder)
 	if !ok {
-		return nil, fmt.Errorf("bug: %T is no message", v)
+		return nil, fmt.Errorf("bug: %T is no message that is sent", v)
 	}
 	return mem.BufferSlice{mem.SliceBuffer(m.appendTo(make([]byte, 0, usualAnswer)))}, nil
 }
 
 // Unmarshal decodes a message.
 func (codec) Unmarshal(data mem.BufferSlice, v any) error {
-	m, ok := v.(message)
+	m, ok := v.(decoder)
 	if !ok {
-		return fmt.Errorf("bug: %T is no message", v)
+		return fmt.Errorf("bug: %T is no message that is received", v)
 	}
 	b := data.MaterializeToBuffer(mem.DefaultBufferPool())
 	defer b.Free()
@@ -102,20 +102,20 @@ var serviceDesc = grpc.ServiceDesc{
 	Metadata:    "indexer.proto",
 	Methods: []grpc.MethodDesc{
 		{MethodName: "Score", Handler: scoreRPC},
-		unary("Register", func(_ context.Context, s *Service, r *registration) (message, error) {
+		unary("Register", func(_ context.Context, s *Service, r *registration) (encoder, error) {
 			listed, err := s.register(r)
 			return &registered{listed}, err
 		}),
-		unary("Unregister", func(_ context.Context, s *Service, r *removal) (message, error) {
+		unary("Unregister", func(_ context.Context, s *Service, r *removal) (encoder, error) {
 			return &empty{}, s.registry.unregister(r)
 		}),
-		unary("Workers", func(_ context.Context, s *Service, _ *empty) (message, error) {
+		unary("Workers", func(_ context.Context, s *Service, _ *empty) (encoder, error) {
 			return s.list(), nil
 		}),
 	},
 	Streams: []grpc.StreamDesc{
 		{StreamName: "Ask", Handler: askRPC, ServerStreams: true, ClientStreams: true},
-		streamed("Changes", func(ctx context.Context, s *Service, q *changeRequest, send func(message) error) error {
+		streamed("Changes", func(ctx context.Context, s *Service, q *changeRequest, send func(encoder) error) error {
 			from := s.Changes.read()
 			if from == nil {
 				return fmt.Errorf("%w: %d streams of changes are read already", errBusy, maxReaders)
@@ -128,7 +128,7 @@ var serviceDesc = grpc.ServiceDesc{
 			}
 			return err
 		}),
-		streamed("Dump", func(ctx context.Context, s *Service, q *dumpRequest, send func(message) error) error {
+		streamed("Dump", func(ctx context.Context, s *Service, q *dumpRequest, send func(encoder) error) error {
 			return s.dump(ctx, q, func(one *run) error { return send(one) })
 		}),
 	},
@@ -225,18 +225,16 @@ func (a *answered) appendTo(dst []byte) []byte {
 	return dst
 }
 
-func (a *answered) decode([]byte) error { return errWire }
-
 // unary returns a method with one answer.
 func unary[M any, P interface {
 	*M
-	message
-}](name string, answer func(context.Context, *Service, P) (message, error)) grpc.MethodDesc {
+	decoder
+}](name string, answer func(context.Context, *Service, P) (encoder, error)) grpc.MethodDesc {
 	return grpc.MethodDesc{MethodName: name, Handler: func(srv any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 		s := srv.(*rpc).Service
 		began := time.Now()
 		in := P(new(M))
-		var out message
+		var out encoder
 		err := decode(in)
 		if err == nil {
 			out, err = answer(ctx, s, in)
@@ -252,8 +250,8 @@ func unary[M any, P interface {
 // streamed returns a method with a stream of answers. A reader that takes nothing for lineTimeout loses its stream.
 func streamed[M any, P interface {
 	*M
-	message
-}](name string, answer func(ctx context.Context, s *Service, in P, send func(message) error) error) grpc.StreamDesc {
+	decoder
+}](name string, answer func(ctx context.Context, s *Service, in P, send func(encoder) error) error) grpc.StreamDesc {
 	return grpc.StreamDesc{StreamName: name, ServerStreams: true, Handler: func(srv any, stream grpc.ServerStream) error {
 		r := srv.(*rpc)
 		began := time.Now()
@@ -263,7 +261,7 @@ func streamed[M any, P interface {
 		in := P(new(M))
 		err := r.untilStop(func() error { return stream.RecvMsg(in) })
 		if err == nil {
-			err = r.answer(stream, func(send func(message) error) error { return answer(ctx, r.Service, in, send) })
+			err = r.answer(stream, func(send func(encoder) error) error { return answer(ctx, r.Service, in, send) })
 		}
 		if r.ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			err = errStopping
@@ -278,14 +276,14 @@ var errStuck = fmt.Errorf("the reader took nothing for %v: %w", lineTimeout, con
 
 // answer calls use with a function that sends a message. When a message cannot be sent for lineTimeout, it returns
 // errStuck: only the return of the method ends a send that waits for the reader.
-func (r *rpc) answer(stream grpc.ServerStream, use func(send func(message) error) error) error {
+func (r *rpc) answer(stream grpc.ServerStream, use func(send func(encoder) error) error) error {
 	stuck := make(chan struct{})
 	watch := time.AfterFunc(lineTimeout, sync.OnceFunc(func() { close(stuck) }))
 	defer watch.Stop()
 	watch.Stop()
 	ended := make(chan error, 1)
 	r.running.Go(func() { // ends with the stream, and serveRPC waits for it
-		ended <- use(func(m message) error {
+		ended <- use(func(m encoder) error {
 			watch.Reset(lineTimeout)
 			defer watch.Stop()
 			return stream.SendMsg(m)
