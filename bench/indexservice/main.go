@@ -127,7 +127,7 @@ func serve() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	service := indexer.New(indexer.DefaultConfig(), indexer.Parts{Router: router, Fleet: f, Telemetry: telemetry.New(telemetry.DefaultConfig()), Log: slog.New(slog.DiscardHandler), Changes: changes})
+	service := indexer.New(indexer.Config{}, indexer.Parts{Router: router, Fleet: f, Telemetry: telemetry.New(telemetry.DefaultConfig()), Log: slog.New(slog.DiscardHandler), Changes: changes})
 	runtime.GC()
 	control, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 )
 
-// Config has the settings of the index service.
+// Config has the settings of the index service. The zero value offers no index to others.
 type Config struct {
 	// Listen is the address for HTTP, host:port; "" offers no index to others. Beside its other listeners, `warmpath
 	// serve` opens it too. The default of `warmpath index` is a loopback address, because the service shows the workers
@@ -31,9 +31,6 @@ type Config struct {
 
 // DefaultListen is the address of `warmpath index`: the port of Dynamo's standalone indexer.
 const DefaultListen = "127.0.0.1:8090"
-
-// DefaultConfig offers no index to others.
-func DefaultConfig() Config { return Config{} }
 
 // minKey is the minimum length of a key. A shorter key can be guessed over a network.
 const minKey = 8

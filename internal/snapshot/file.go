@@ -18,10 +18,10 @@ import (
 // errNothing means that there is no checkpoint to save.
 var errNothing = errors.New("the cache of no holder is known completely")
 
-// Save writes a snapshot of all holders whose engines have a replay endpoint to a file. The file is replaced at once,
-// when the snapshot is whole and on disk: at each moment it has the old or the new snapshot. If there is no checkpoint,
-// or ctx ends first, the old file stays. A file that is no snapshot is not replaced.
-func Save(ctx context.Context, path string, feed *kvfeed.Feed, version string) (holders, blocks int, err error) {
+// saveFile writes a snapshot of all holders whose engines have a replay endpoint to a file. The file is replaced at
+// once, when the snapshot is whole and on disk: at each moment it has the old or the new snapshot. If there is no
+// checkpoint, or ctx ends first, the old file stays. A file that is no snapshot is not replaced.
+func saveFile(ctx context.Context, path string, feed *kvfeed.Feed, version string) (holders, blocks int, err error) {
 	if err := ours(path); err != nil {
 		return 0, 0, fmt.Errorf("save the index to %s: %w", path, err)
 	}
@@ -70,7 +70,7 @@ func sweep(path string) {
 
 func fillFile(ctx context.Context, f *os.File, feed *kvfeed.Feed, version string) (holders, blocks int, err error) {
 	out := bufio.NewWriterSize(f, 1<<20)
-	holders, blocks, err = Write(ctx, out, feed, feed.Replayable(), version, false)
+	holders, blocks, err = writeSnapshot(ctx, out, feed, feed.Replayable(), version, false)
 	switch {
 	case err != nil:
 		return holders, blocks, err
@@ -96,7 +96,7 @@ func ours(path string) error {
 	head := make([]byte, len(magic))
 	n, err := io.ReadFull(f, head)
 	if n > 0 && string(head[:n]) != magic[:n] {
-		return fmt.Errorf("the file is not replaced: %w", ErrForeign)
+		return fmt.Errorf("the file is not replaced: %w", errForeign)
 	}
 	if err != nil && n == 0 && !errors.Is(err, io.EOF) {
 		return err
@@ -104,24 +104,24 @@ func ours(path string) error {
 	return nil
 }
 
-// Load reads a snapshot from a file, and calls take with each checkpoint, and skip with each holder of which the file
-// has no good one. It returns the number of checkpoints. If there is no file, the error wraps fs.ErrNotExist. If a file
-// is cut short or damaged, the error says so, and the checkpoints before the damage were taken: each section has a hash
-// of its own. room bounds the memory of all checkpoints together. Load also removes what killed routers left of the
-// file.
-func Load(path string, room int64, take func(*kvfeed.Checkpoint), skip func(*Skipped)) (n int, err error) {
+// loadFile reads a snapshot from a file, and calls take with each checkpoint, and skip with each holder of which the
+// file has no good one. It returns the number of checkpoints. If there is no file, the error wraps fs.ErrNotExist. If a
+// file is cut short or damaged, the error says so, and the checkpoints before the damage were taken: each section has a
+// hash of its own. room bounds the memory of all checkpoints together. loadFile also removes what killed routers left
+// of the file.
+func loadFile(path string, room int64, take func(*kvfeed.Checkpoint), skip func(*skippedHolder)) (n int, err error) {
 	sweep(path)
 	f, err := os.Open(path)
 	if err != nil {
 		return 0, err
 	}
 	defer f.Close()
-	r, err := NewReader(bufio.NewReaderSize(f, 1<<20), room)
+	r, err := newReader(bufio.NewReaderSize(f, 1<<20), room)
 	if err != nil {
 		return 0, err
 	}
 	for {
-		c, s, err := r.Next()
+		c, s, err := r.nextHolder()
 		switch {
 		case errors.Is(err, io.EOF):
 			return n, nil

@@ -16,21 +16,21 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// magic begins each snapshot. Version is the number of the format: it changes with each change that an older reader
-// would misunderstand.
+// magic begins each snapshot.
 const magic = "warmpath-index"
 
-// Version is the number of the format that this package reads and writes.
-const Version = 1
+// formatVersion is the number of the format that this package reads and writes. It changes with each change that an
+// older reader would misunderstand.
+const formatVersion = 1
 
 // The kinds of sections.
 const (
-	kindHeader  = 1 // Header, JSON
+	kindHeader  = 1 // header, JSON
 	kindHolder  = 2 // kvfeed.Checkpoint, JSON
 	kindDigests = 3 // 64 bits each
 	kindRuns    = 4 // whole runs: see appendRun
 	kindDone    = 5 // the end of a holder: the number of its runs, 64 bits
-	kindSkipped = 6 // Skipped, JSON
+	kindSkipped = 6 // skippedHolder, JSON
 	kindEnd     = 7 // the end of the snapshot: the number of its holders, 64 bits
 )
 
@@ -46,56 +46,56 @@ const (
 	holderBytes = 1 << 10
 )
 
-// Header says who made a snapshot.
-type Header struct {
+// header says who made a snapshot.
+type header struct {
 	Router  string `json:"router"`  // the router's version
 	Created int64  `json:"created"` // Unix seconds
 }
 
-// Skipped is a holder of which a snapshot has no checkpoint, and why.
-type Skipped struct {
+// skippedHolder is a holder of which a snapshot has no checkpoint, and why.
+type skippedHolder struct {
 	Worker string `json:"worker"`
 	Rank   int    `json:"rank"`
 	Why    string `json:"why"`
-	// Invalid says that the snapshot has a checkpoint of the holder, which cannot be used. A Reader sets it.
+	// Invalid says that the snapshot has a checkpoint of the holder, which cannot be used. A reader sets it.
 	Invalid bool `json:"-"`
 }
 
 // The errors of a reader.
 var (
-	// ErrForeign means that the bytes are no snapshot.
-	ErrForeign = errors.New("this is no snapshot of an index")
-	// ErrVersion means that the snapshot has another format.
-	ErrVersion = errors.New("another version of the format")
-	// ErrDamaged means that the bytes were changed, or that no Writer made them.
-	ErrDamaged = errors.New("the snapshot is damaged")
-	// ErrCut means that the end of the snapshot is missing.
-	ErrCut = errors.New("the snapshot is cut short")
-	// ErrLarge means that the snapshot has more blocks than the reader may keep.
-	ErrLarge = errors.New("the snapshot is too large: raise index.bytes")
-	// ErrInvalid means that a checkpoint has something impossible. The others of the snapshot are good.
-	ErrInvalid = errors.New("the checkpoint is invalid")
+	// errForeign means that the bytes are no snapshot.
+	errForeign = errors.New("this is no snapshot of an index")
+	// errVersion means that the snapshot has another format.
+	errVersion = errors.New("another version of the format")
+	// errDamaged means that the bytes were changed, or that no writer made them.
+	errDamaged = errors.New("the snapshot is damaged")
+	// errCut means that the end of the snapshot is missing.
+	errCut = errors.New("the snapshot is cut short")
+	// errLarge means that the snapshot has more blocks than the reader may keep.
+	errLarge = errors.New("the snapshot is too large: raise index.bytes")
+	// errInvalid means that a checkpoint has something impossible. The others of the snapshot are good.
+	errInvalid = errors.New("the checkpoint is invalid")
 )
 
-// Writer writes a snapshot. It is not safe for concurrent use. After an error, all calls return an error.
-type Writer struct {
+// writer writes a snapshot. It is not safe for concurrent use. After an error, all calls return an error.
+type writer struct {
 	w       io.Writer
 	section []byte
 	holders uint64
 	err     error
 }
 
-// NewWriter writes the beginning of a snapshot.
-func NewWriter(w io.Writer, h Header) (*Writer, error) {
-	out := &Writer{w: w}
-	_, out.err = w.Write(binary.LittleEndian.AppendUint16([]byte(magic), Version))
+// newWriter writes the beginning of a snapshot.
+func newWriter(w io.Writer, h header) (*writer, error) {
+	out := &writer{w: w}
+	_, out.err = w.Write(binary.LittleEndian.AppendUint16([]byte(magic), formatVersion))
 	out.json(kindHeader, h)
 	return out, out.err
 }
 
-// Holder writes one holder. A run may be divided. If no reader would take the holder, Holder writes nothing, and the
-// error wraps ErrInvalid: the snapshot can go on with another holder.
-func (w *Writer) Holder(c *kvfeed.Checkpoint) error {
+// holder writes one holder. A run may be divided. If no reader would take the holder, it writes nothing, and the
+// error wraps errInvalid: the snapshot can go on with another holder.
+func (w *writer) holder(c *kvfeed.Checkpoint) error {
 	if err := writable(c); err != nil {
 		return err
 	}
@@ -123,17 +123,17 @@ func (w *Writer) Holder(c *kvfeed.Checkpoint) error {
 	return w.err
 }
 
-// writable returns why no reader would take a checkpoint, as ErrInvalid; nil: it is good.
+// writable returns why no reader would take a checkpoint, as errInvalid; nil: it is good.
 func writable(c *kvfeed.Checkpoint) error {
 	if err := c.Validate(); err != nil {
-		return fmt.Errorf("%w: %w", ErrInvalid, err)
+		return fmt.Errorf("%w: %w", errInvalid, err)
 	}
 	if text, err := json.Marshal(c); err != nil || len(text) > maxJSON {
-		return fmt.Errorf("%w: its description has %d bytes, at most %d may be written (%v)", ErrInvalid, len(text), maxJSON, err)
+		return fmt.Errorf("%w: its description has %d bytes, at most %d may be written (%v)", errInvalid, len(text), maxJSON, err)
 	}
 	for i := range c.Runs {
 		if !validRun(&c.Runs[i]) {
-			return fmt.Errorf("%w: run %d of its blocks is impossible", ErrInvalid, i)
+			return fmt.Errorf("%w: run %d of its blocks is impossible", errInvalid, i)
 		}
 	}
 	return nil
@@ -149,22 +149,22 @@ func validRun(run *kvindex.Held) bool {
 	return run.Tier <= block.NumTiers && run.Attention <= block.AttentionOther && len(run.Keys) == len(run.Hashes)
 }
 
-// Skipped writes that the snapshot has no checkpoint of a holder.
-func (w *Writer) Skipped(s Skipped) error {
+// skip writes that the snapshot has no checkpoint of a holder.
+func (w *writer) skip(s skippedHolder) error {
 	w.json(kindSkipped, s)
 	return w.err
 }
 
-// Close writes the end of the snapshot. It does not close the underlying writer.
-func (w *Writer) Close() error {
+// close writes the end of the snapshot. It does not close the underlying writer.
+func (w *writer) close() error {
 	w.number(kindEnd, w.holders)
 	return w.err
 }
 
-func (w *Writer) begin() { w.section = append(w.section[:0], make([]byte, sectionHead)...) }
+func (w *writer) begin() { w.section = append(w.section[:0], make([]byte, sectionHead)...) }
 
 // end writes the section whose content is in w.section.
-func (w *Writer) end(kind byte) {
+func (w *writer) end(kind byte) {
 	if w.err != nil {
 		return
 	}
@@ -174,13 +174,13 @@ func (w *Writer) end(kind byte) {
 	_, w.err = w.w.Write(w.section)
 }
 
-func (w *Writer) number(kind byte, n uint64) {
+func (w *writer) number(kind byte, n uint64) {
 	w.begin()
 	w.section = binary.LittleEndian.AppendUint64(w.section, n)
 	w.end(kind)
 }
 
-func (w *Writer) json(kind byte, v any) {
+func (w *writer) json(kind byte, v any) {
 	if w.err != nil {
 		return
 	}
@@ -261,10 +261,10 @@ func takeRun(b []byte) (run kvindex.Held, rest []byte, ok bool) {
 	return run, b[blockBytes*n:], true
 }
 
-// Reader reads a snapshot. It trusts nothing: each section has a bounded length and a hash, and all holders
+// reader reads a snapshot. It trusts nothing: each section has a bounded length and a hash, and all holders
 // together have a bounded memory. It is not safe for concurrent use.
-type Reader struct {
-	Header  Header
+type reader struct {
+	header  header
 	r       io.Reader
 	room    int64 // bytes that what follows may take
 	holders uint64
@@ -272,38 +272,38 @@ type Reader struct {
 	err     error
 }
 
-// NewReader reads the beginning of a snapshot. room bounds the memory of all its holders together, in bytes.
-func NewReader(r io.Reader, room int64) (*Reader, error) {
-	in := &Reader{r: r, room: room}
+// newReader reads the beginning of a snapshot. room bounds the memory of all its holders together, in bytes.
+func newReader(r io.Reader, room int64) (*reader, error) {
+	in := &reader{r: r, room: room}
 	var head [len(magic) + 2]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			err = ErrForeign
+			err = errForeign
 		}
 		return nil, err
 	}
 	if string(head[:len(magic)]) != magic {
-		return nil, ErrForeign
+		return nil, errForeign
 	}
-	if v := binary.LittleEndian.Uint16(head[len(magic):]); v != Version {
-		return nil, fmt.Errorf("%w: it is %d, and this router reads %d", ErrVersion, v, Version)
+	if v := binary.LittleEndian.Uint16(head[len(magic):]); v != formatVersion {
+		return nil, fmt.Errorf("%w: it is %d, and this router reads %d", errVersion, v, formatVersion)
 	}
 	if kind := in.next(); in.err != nil {
 		return nil, in.err
-	} else if kind != kindHeader || !in.json(&in.Header) {
-		return nil, ErrDamaged
+	} else if kind != kindHeader || !in.json(&in.header) {
+		return nil, errDamaged
 	}
 	return in, nil
 }
 
-// Next returns the next holder: its checkpoint, or why there is none. At the end of a whole snapshot the error is
+// nextHolder returns the next holder: its checkpoint, or why there is none. At the end of a whole snapshot the error is
 // io.EOF. Any other error means that the rest cannot be read; the holders before it are good.
-func (r *Reader) Next() (*kvfeed.Checkpoint, *Skipped, error) {
+func (r *reader) nextHolder() (*kvfeed.Checkpoint, *skippedHolder, error) {
 	c, s := r.holder()
 	return c, s, r.err
 }
 
-func (r *Reader) holder() (*kvfeed.Checkpoint, *Skipped) {
+func (r *reader) holder() (*kvfeed.Checkpoint, *skippedHolder) {
 	switch r.next() {
 	case kindHolder:
 		c := &kvfeed.Checkpoint{}
@@ -317,11 +317,11 @@ func (r *Reader) holder() (*kvfeed.Checkpoint, *Skipped) {
 			invalid = c.Validate()
 		}
 		if invalid != nil {
-			return nil, &Skipped{c.Worker, c.Rank, fmt.Sprintf("%v: %v", ErrInvalid, invalid), true}
+			return nil, &skippedHolder{c.Worker, c.Rank, fmt.Sprintf("%v: %v", errInvalid, invalid), true}
 		}
 		return c, nil
 	case kindSkipped:
-		s := &Skipped{}
+		s := &skippedHolder{}
 		if r.json(s) && r.take(int64(len(r.body()))) {
 			return nil, s
 		}
@@ -330,27 +330,27 @@ func (r *Reader) holder() (*kvfeed.Checkpoint, *Skipped) {
 			r.fail(io.EOF)
 		}
 	}
-	r.fail(ErrDamaged)
+	r.fail(errDamaged)
 	return nil, nil
 }
 
 // take notes that n more bytes of memory are used, and reports whether there were so many.
-func (r *Reader) take(n int64) bool {
+func (r *reader) take(n int64) bool {
 	if r.room -= n; r.room < 0 {
-		r.fail(ErrLarge)
+		r.fail(errLarge)
 	}
 	return r.room >= 0
 }
 
 // fail notes the first error.
-func (r *Reader) fail(err error) {
+func (r *reader) fail(err error) {
 	if r.err == nil {
 		r.err = err
 	}
 }
 
 // next reads a section into r.content, and returns its kind; 0 after an error.
-func (r *Reader) next() (kind byte) {
+func (r *reader) next() (kind byte) {
 	if r.err != nil {
 		return 0
 	}
@@ -361,7 +361,7 @@ func (r *Reader) next() (kind byte) {
 	}
 	n := int64(binary.LittleEndian.Uint32(head[1:]))
 	if n > maxSection || (head[0] == kindHeader || head[0] == kindHolder || head[0] == kindSkipped) && n > maxJSON {
-		r.fail(fmt.Errorf("%w: a section of %d bytes", ErrDamaged, n))
+		r.fail(fmt.Errorf("%w: a section of %d bytes", errDamaged, n))
 		return 0
 	}
 	// The buffer grows with the bytes that come, not with the length that the section claims.
@@ -373,48 +373,48 @@ func (r *Reader) next() (kind byte) {
 	r.content = whole.Bytes()
 	sum := binary.LittleEndian.Uint64(r.content[sectionHead+n:])
 	if xxh3.Hash(r.content[:sectionHead+n]) != sum {
-		r.fail(fmt.Errorf("%w: a section has a wrong hash", ErrDamaged))
+		r.fail(fmt.Errorf("%w: a section has a wrong hash", errDamaged))
 		return 0
 	}
 	return head[0]
 }
 
-func (r *Reader) failRead(err error) {
+func (r *reader) failRead(err error) {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		err = ErrCut
+		err = errCut
 	}
 	r.fail(err)
 }
 
 // body returns the content of the section that was read last.
-func (r *Reader) body() []byte {
+func (r *reader) body() []byte {
 	if len(r.content) < sectionHead+8 {
 		return nil
 	}
 	return r.content[sectionHead : len(r.content)-8]
 }
 
-func (r *Reader) json(v any) bool {
+func (r *reader) json(v any) bool {
 	if r.err != nil {
 		return false
 	}
 	if err := json.Unmarshal(r.body(), v); err != nil {
-		r.fail(fmt.Errorf("%w: %w", ErrDamaged, err))
+		r.fail(fmt.Errorf("%w: %w", errDamaged, err))
 		return false
 	}
 	return true
 }
 
-func (r *Reader) number() uint64 {
+func (r *reader) number() uint64 {
 	if b := r.body(); r.err == nil && len(b) == 8 {
 		return binary.LittleEndian.Uint64(b)
 	}
 	return math.MaxUint64
 }
 
-func (r *Reader) digests(c *kvfeed.Checkpoint) bool {
+func (r *reader) digests(c *kvfeed.Checkpoint) bool {
 	if r.next() != kindDigests || len(r.body())%8 != 0 || len(r.body()) > 8*kvfeed.MaxDigests {
-		r.fail(ErrDamaged)
+		r.fail(errDamaged)
 		return false
 	}
 	if !r.take(int64(len(r.body()))) {
@@ -430,7 +430,7 @@ func (r *Reader) digests(c *kvfeed.Checkpoint) bool {
 var errRun = errors.New("one of its runs of blocks is impossible")
 
 // runs reads the runs of a holder to their end. If the holder is invalid, or a run is, it keeps none of the rest.
-func (r *Reader) runs(c *kvfeed.Checkpoint, invalid *error) bool {
+func (r *reader) runs(c *kvfeed.Checkpoint, invalid *error) bool {
 	for {
 		switch kind := r.next(); kind {
 		case kindRuns:
@@ -448,14 +448,14 @@ func (r *Reader) runs(c *kvfeed.Checkpoint, invalid *error) bool {
 			}
 			return true
 		default:
-			r.fail(ErrDamaged)
+			r.fail(errDamaged)
 			return false
 		}
 	}
 }
 
 // someRuns reads the runs of one section.
-func (r *Reader) someRuns(c *kvfeed.Checkpoint) error {
+func (r *reader) someRuns(c *kvfeed.Checkpoint) error {
 	for b := r.body(); len(b) > 0; {
 		run, rest, ok := takeRun(b)
 		if !ok {

@@ -88,7 +88,7 @@ func (g *Giver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer g.end(peer)
 	w.Header().Set("Content-Type", contentType)
 	began := time.Now()
-	given, blocks, err := Write(r.Context(), &paced{w, http.NewResponseController(w)}, g.feed, places, g.version, true)
+	given, blocks, err := writeSnapshot(r.Context(), &paced{w, http.NewResponseController(w)}, g.feed, places, g.version, true)
 	if err != nil {
 		g.counts.broken.Add(1)
 		g.log.Warn("a snapshot of the index was not given as a whole", "peer", r.RemoteAddr, "error", err)
@@ -184,11 +184,11 @@ func rest(ctx context.Context, d time.Duration) {
 	}
 }
 
-// Write writes a snapshot of the feed's holders at these places. If pause is true, it works half of the time: requests
-// need the cores, too. It takes the memory of one holder at a time. It returns the number of written holders and
-// blocks.
-func Write(ctx context.Context, to io.Writer, feed *kvfeed.Feed, places []kvfeed.Place, version string, pause bool) (holders, blocks int, err error) {
-	w, err := NewWriter(to, Header{Router: version, Created: time.Now().Unix()})
+// writeSnapshot writes a snapshot of the feed's holders at these places. If pause is true, it works half of the time:
+// requests need the cores, too. It takes the memory of one holder at a time. It returns the number of written holders
+// and blocks.
+func writeSnapshot(ctx context.Context, to io.Writer, feed *kvfeed.Feed, places []kvfeed.Place, version string, pause bool) (holders, blocks int, err error) {
+	w, err := newWriter(to, header{Router: version, Created: time.Now().Unix()})
 	if err != nil {
 		return 0, 0, err
 	}
@@ -204,11 +204,11 @@ func Write(ctx context.Context, to io.Writer, feed *kvfeed.Feed, places []kvfeed
 		}
 		none := err != nil
 		if !none {
-			err = w.Holder(c)
-			none = errors.Is(err, ErrInvalid)
+			err = w.holder(c)
+			none = errors.Is(err, errInvalid)
 		}
 		if none {
-			err = w.Skipped(Skipped{Worker: p.Worker, Rank: p.Rank, Why: err.Error()})
+			err = w.skip(skippedHolder{Worker: p.Worker, Rank: p.Rank, Why: err.Error()})
 		} else if err == nil {
 			holders, blocks = holders+1, blocks+c.Blocks()
 		}
@@ -219,5 +219,5 @@ func Write(ctx context.Context, to io.Writer, feed *kvfeed.Feed, places []kvfeed
 			flusher.Flush()
 		}
 	}
-	return holders, blocks, w.Close()
+	return holders, blocks, w.close()
 }

@@ -47,7 +47,7 @@ func section(kind byte, content []byte) []byte {
 // A hostile peer or file has holders without runs, or reasons, without an end.
 func TestHoldersWithoutBlocksTakeRoomToo(t *testing.T) {
 	var start bytes.Buffer
-	if _, err := NewWriter(&start, Header{Router: "v"}); err != nil {
+	if _, err := newWriter(&start, header{Router: "v"}); err != nil {
 		t.Fatal(err)
 	}
 	c := sample()
@@ -60,18 +60,18 @@ func TestHoldersWithoutBlocksTakeRoomToo(t *testing.T) {
 	bare = append(bare, section(kindHolder, holder)...)
 	bare = append(bare, section(kindDigests, make([]byte, 24))...)
 	bare = append(bare, section(kindDone, make([]byte, 8))...)
-	skipped, err := json.Marshal(Skipped{Worker: "http://a", Why: "it is cold"})
+	skipped, err := json.Marshal(skippedHolder{Worker: "http://a", Why: "it is cold"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	const room = 1 << 20
 	for what, again := range map[string][]byte{"holders": bare, "reasons": section(kindSkipped, skipped)} {
 		e := &endless{head: start.Bytes(), again: again}
-		r, err := NewReader(e, room)
+		r, err := newReader(e, room)
 		for n := 0; err == nil && n < 1<<20; n++ {
-			_, _, err = r.Next()
+			_, _, err = r.nextHolder()
 		}
-		if !errors.Is(err, ErrLarge) || e.read > 4*room {
+		if !errors.Is(err, errLarge) || e.read > 4*room {
 			t.Errorf("%s without an end: %v after %d bytes", what, err, e.read)
 		}
 	}
@@ -96,7 +96,7 @@ func TestFilesThatAKilledRouterLeftAreRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := Load(path, 1<<20, func(*kvfeed.Checkpoint) {}, func(*Skipped) {}); !errors.Is(err, os.ErrNotExist) {
+	if _, err := loadFile(path, 1<<20, func(*kvfeed.Checkpoint) {}, func(*skippedHolder) {}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("load: %v", err)
 	}
 	for name, want := range gone {
@@ -115,7 +115,7 @@ func TestACheckpointThatDoesNotFitKeepsNoOtherAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "index")
-	if _, _, err := Save(t.Context(), path, a.feed, "v"); err != nil {
+	if _, _, err := saveFile(t.Context(), path, a.feed, "v"); err != nil {
 		t.Fatal(err)
 	}
 	c.Version = "0.0.1"

@@ -54,17 +54,17 @@ func spoiled(t *testing.T, good ...*kvfeed.Checkpoint) (text []byte, invalid int
 		holderOf(t, same, nil, 2),
 	}
 	var out bytes.Buffer
-	w, err := NewWriter(&out, Header{Router: "v"})
+	w, err := newWriter(&out, header{Router: "v"})
 	for i := range max(len(wrong), len(good)) {
 		if i < len(wrong) {
 			out.Write(wrong[i])
 			w.holders++
 		}
 		if i < len(good) {
-			err = errors.Join(err, w.Holder(good[i]))
+			err = errors.Join(err, w.holder(good[i]))
 		}
 	}
-	if err = errors.Join(err, w.Close()); err != nil {
+	if err = errors.Join(err, w.close()); err != nil {
 		t.Fatal(err)
 	}
 	return out.Bytes(), len(wrong)
@@ -72,14 +72,14 @@ func spoiled(t *testing.T, good ...*kvfeed.Checkpoint) (text []byte, invalid int
 
 func TestAnInvalidCheckpointCostsOnlyItself(t *testing.T) {
 	text, want := spoiled(t, sample(), sample())
-	r, err := NewReader(bytes.NewReader(text), 1<<30)
+	r, err := newReader(bytes.NewReader(text), 1<<30)
 	good, invalid := 0, 0
 	for err == nil {
 		var c *kvfeed.Checkpoint
-		var s *Skipped
-		if c, s, err = r.Next(); c != nil {
+		var s *skippedHolder
+		if c, s, err = r.nextHolder(); c != nil {
 			good++
-		} else if s != nil && s.Invalid && strings.Contains(s.Why, ErrInvalid.Error()) {
+		} else if s != nil && s.Invalid && strings.Contains(s.Why, errInvalid.Error()) {
 			invalid++
 		}
 	}
@@ -127,7 +127,7 @@ func TestARouterUsesTheGoodCheckpointsOfASpoiledSnapshot(t *testing.T) {
 // What no reader would take is not written, and the snapshot goes on.
 func TestAnInvalidCheckpointIsNotWritten(t *testing.T) {
 	var out bytes.Buffer
-	w, err := NewWriter(&out, Header{Router: "v"})
+	w, err := newWriter(&out, header{Router: "v"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,21 +142,21 @@ func TestAnInvalidCheckpointIsNotWritten(t *testing.T) {
 		c := sample()
 		c.Runs = append([]kvindex.Held(nil), c.Runs...)
 		change(c)
-		if err := w.Holder(c); !errors.Is(err, ErrInvalid) {
+		if err := w.holder(c); !errors.Is(err, errInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := errors.Join(w.Holder(sample()), w.Close()); err != nil {
+	if err := errors.Join(w.holder(sample()), w.close()); err != nil {
 		t.Fatal(err)
 	}
-	r, err := NewReader(bytes.NewReader(out.Bytes()), 1<<30)
+	r, err := newReader(bytes.NewReader(out.Bytes()), 1<<30)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c, _, err := r.Next(); err != nil || c == nil {
+	if c, _, err := r.nextHolder(); err != nil || c == nil {
 		t.Errorf("the good one: %v", err)
 	}
-	if _, _, err := r.Next(); !errors.Is(err, io.EOF) {
+	if _, _, err := r.nextHolder(); !errors.Is(err, io.EOF) {
 		t.Errorf("the end: %v", err)
 	}
 }
@@ -172,11 +172,11 @@ func TestThePeersOfARouterShareItsRoom(t *testing.T) {
 		t.Cleanup(s.Close)
 		peers = append(peers, s.URL)
 	}
-	r, err := NewReader(bytes.NewReader(written(t, sample())), 1<<30)
+	r, err := newReader(bytes.NewReader(written(t, sample())), 1<<30)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := r.Next(); err != nil {
+	if _, _, err := r.nextHolder(); err != nil {
 		t.Fatal(err)
 	}
 	one := 1<<30 - r.room

@@ -130,7 +130,7 @@ func (k *Keeper) save(ctx context.Context, limit time.Duration) {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it takes more than %v", limit))
 	defer cancel()
 	began := time.Now()
-	holders, blocks, err := Save(ctx, k.config.SnapshotFile, k.Feed, k.Version)
+	holders, blocks, err := saveFile(ctx, k.config.SnapshotFile, k.Feed, k.Version)
 	switch {
 	case errors.Is(err, errNothing):
 	case err != nil:
@@ -156,11 +156,11 @@ func (k *Keeper) warm(ctx context.Context) {
 	if k.config.SnapshotFile == "" {
 		return
 	}
-	n, err := Load(k.config.SnapshotFile, room, func(c *kvfeed.Checkpoint) {
+	n, err := loadFile(k.config.SnapshotFile, room, func(c *kvfeed.Checkpoint) {
 		if !known[kvfeed.Place{Worker: c.Worker, Rank: c.Rank}] {
 			k.offer(c, k.config.SnapshotFile)
 		}
-	}, func(s *Skipped) { k.noteSkipped(s, k.config.SnapshotFile) })
+	}, func(s *skippedHolder) { k.noteSkipped(s, k.config.SnapshotFile) })
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		k.Log.Info("there is no saved index: the router begins without it", "file", k.config.SnapshotFile)
@@ -254,12 +254,12 @@ func (k *Keeper) fetch(ctx context.Context, peer string, places []kvfeed.Place, 
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 300))
 		return nil, fmt.Errorf("status %d: %s", resp.StatusCode, strings.Join(strings.Fields(string(text)), " "))
 	}
-	r, err := NewReader(resp.Body, *room)
+	r, err := newReader(resp.Body, *room)
 	for err == nil {
 		var c *kvfeed.Checkpoint
-		var s *Skipped
+		var s *skippedHolder
 		before := r.room
-		if c, s, err = r.Next(); c != nil {
+		if c, s, err = r.nextHolder(); c != nil {
 			at := kvfeed.Place{Worker: c.Worker, Rank: c.Rank}
 			if !known[at] && k.offer(c, peer) {
 				known[at] = true
@@ -279,7 +279,7 @@ func (k *Keeper) fetch(ctx context.Context, peer string, places []kvfeed.Place, 
 }
 
 // noteSkipped logs that a peer or a file has no good checkpoint of a holder.
-func (k *Keeper) noteSkipped(s *Skipped, from string) {
+func (k *Keeper) noteSkipped(s *skippedHolder, from string) {
 	if s.Invalid {
 		k.Log.Warn("a checkpoint is not used", "worker", s.Worker, "rank", s.Rank, "from", from, "why", s.Why)
 		return

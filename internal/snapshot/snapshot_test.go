@@ -45,11 +45,11 @@ func sample() *kvfeed.Checkpoint {
 func written(t testing.TB, all ...*kvfeed.Checkpoint) []byte {
 	t.Helper()
 	var out bytes.Buffer
-	w, err := NewWriter(&out, Header{Router: "v", Created: 1})
+	w, err := newWriter(&out, header{Router: "v", Created: 1})
 	for _, c := range all {
-		err = errors.Join(err, w.Holder(c))
+		err = errors.Join(err, w.holder(c))
 	}
-	if err = errors.Join(err, w.Skipped(Skipped{Worker: "http://b:2", Why: "it is cold"}), w.Close()); err != nil {
+	if err = errors.Join(err, w.skip(skippedHolder{Worker: "http://b:2", Why: "it is cold"}), w.close()); err != nil {
 		t.Fatal(err)
 	}
 	return out.Bytes()
@@ -58,11 +58,11 @@ func written(t testing.TB, all ...*kvfeed.Checkpoint) []byte {
 func TestASnapshotIsReadAsItWasWritten(t *testing.T) {
 	want := sample()
 	want.Rank = 8 // vLLM's external load balancer numbers the ranks of a model over all workers
-	r, err := NewReader(bytes.NewReader(written(t, want)), 1<<30)
+	r, err := newReader(bytes.NewReader(written(t, want)), 1<<30)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, _, err := r.Next()
+	got, _, err := r.nextHolder()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,11 +79,11 @@ func TestASnapshotIsReadAsItWasWritten(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if _, s, err := r.Next(); err != nil || s == nil || s.Why != "it is cold" {
+	if _, s, err := r.nextHolder(); err != nil || s == nil || s.Why != "it is cold" {
 		t.Errorf("skipped: %+v, %v", s, err)
 	}
-	if _, _, err := r.Next(); !errors.Is(err, io.EOF) || r.Header.Router != "v" {
-		t.Errorf("the end: %v, header %+v", err, r.Header)
+	if _, _, err := r.nextHolder(); !errors.Is(err, io.EOF) || r.header.Router != "v" {
+		t.Errorf("the end: %v, header %+v", err, r.header)
 	}
 }
 
@@ -92,9 +92,9 @@ func TestDamageIsNoticed(t *testing.T) {
 	small.Runs = small.Runs[:3]
 	good := written(t, small)
 	read := func(text []byte, room int64) error {
-		r, err := NewReader(bytes.NewReader(text), room)
+		r, err := newReader(bytes.NewReader(text), room)
 		for err == nil {
-			_, _, err = r.Next()
+			_, _, err = r.nextHolder()
 		}
 		return err
 	}
@@ -118,8 +118,8 @@ func TestDamageIsNoticed(t *testing.T) {
 		room int64
 		want error
 	}{
-		"version": {other, 1 << 20, ErrVersion}, "foreign": {[]byte("listen: :8080\nworkers: []\n"), 1 << 20, ErrForeign},
-		"empty": {nil, 1 << 20, ErrForeign}, "cut": {good[:len(good)-3], 1 << 20, ErrCut}, "large": {good, 400, ErrLarge},
+		"version": {other, 1 << 20, errVersion}, "foreign": {[]byte("listen: :8080\nworkers: []\n"), 1 << 20, errForeign},
+		"empty": {nil, 1 << 20, errForeign}, "cut": {good[:len(good)-3], 1 << 20, errCut}, "large": {good, 400, errLarge},
 	} {
 		if err := read(c.text, c.room); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", name, err)
@@ -138,10 +138,10 @@ func FuzzReader(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		index := kvindex.New(h, kvindex.Config{Bytes: 1 << 20})
-		r, err := NewReader(bytes.NewReader(append([]byte(magic+"\x01\x00"), text...)), 1<<20)
+		r, err := newReader(bytes.NewReader(append([]byte(magic+"\x01\x00"), text...)), 1<<20)
 		for err == nil {
 			var c *kvfeed.Checkpoint
-			if c, _, err = r.Next(); c != nil {
+			if c, _, err = r.nextHolder(); c != nil {
 				for i := range c.Runs {
 					if index.Load(0, &c.Runs[i]) != nil {
 						break
@@ -361,23 +361,23 @@ func TestTheFileIsReplacedAsAWholeOrNotAtAll(t *testing.T) {
 	if err := os.WriteFile(path, foreign, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := Save(t.Context(), path, a.feed, "v"); !errors.Is(err, ErrForeign) {
+	if _, _, err := saveFile(t.Context(), path, a.feed, "v"); !errors.Is(err, errForeign) {
 		t.Errorf("saved over a foreign file: %v", err)
 	}
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	if n, blocks, err := Save(t.Context(), path, a.feed, "v"); n != 1 || blocks != 50*promptBlocks || err != nil {
+	if n, blocks, err := saveFile(t.Context(), path, a.feed, "v"); n != 1 || blocks != 50*promptBlocks || err != nil {
 		t.Errorf("%d holders, %d blocks, %v", n, blocks, err)
 	}
 	before, _ := os.ReadFile(path)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, _, err := Save(ended, path, a.feed, "v"); !errors.Is(err, context.Canceled) {
+	if _, _, err := saveFile(ended, path, a.feed, "v"); !errors.Is(err, context.Canceled) {
 		t.Errorf("saved although the time is over: %v", err)
 	}
 	a.stop()
-	if _, _, err := Save(t.Context(), path, a.feed, "v"); !errors.Is(err, errNothing) {
+	if _, _, err := saveFile(t.Context(), path, a.feed, "v"); !errors.Is(err, errNothing) {
 		t.Errorf("saved although the streams have ended: %v", err)
 	}
 	after, _ := os.ReadFile(path)
