@@ -80,8 +80,6 @@ const (
 	maxSpare, maxSpareKeys = 256, 1 << 16
 	// maxToldTokens bounds the length of a prompt that a peer tells of, so that sums do not overflow.
 	maxToldTokens = 1 << 30
-	// maxToldAge bounds the age of a request, so that sums of times do not overflow. Nothing is learned for so long.
-	maxToldAge = 365 * 24 * time.Hour
 )
 
 // NewPeer returns a peer that has told of nothing yet.
@@ -235,7 +233,7 @@ func (t *told) work(pl *Placement, size int, now int64) fleet.Work {
 }
 
 // age returns how long ago the request was placed.
-func (pl *Placement) age() time.Duration { return min(max(pl.Age, 0), maxToldAge) }
+func (pl *Placement) age() time.Duration { return min(max(pl.Age, 0), MaxPlacementAge) }
 
 // describe returns what policies may read of the holder: its load is that before the request.
 func (p *Peer) describe(snap *fleet.Snapshot, pl *Placement, w *fleet.Worker, h fleet.Holder, now int64) *policy.Candidate {
@@ -261,7 +259,7 @@ func (p *Peer) route(t *told, pl *Placement, c *policy.Candidate) {
 		Turn: p.turn(pl), Model: pl.Base, LoRA: pl.LoRA, Session: pl.Session, Tenant: pl.Tenant, Now: t.routed, Age: pl.age(),
 		Levels: t.levels, Class: pl.Class, Leg: pl.Leg, MaxRequests: r.options.MaxRequests,
 		Prompt: policy.Prompt{
-			Tokens: pl.Tokens[:min(len(pl.Tokens), MaxPlacementText)], Keys: t.keys, BlockSize: pl.BlockSize,
+			Tokens: pl.Tokens[:min(len(pl.Tokens), MaxPlacementTokens)], Keys: t.keys, BlockSize: pl.BlockSize,
 			Text: pl.Text[:min(len(pl.Text), MaxPlacementText)], TextBytes: max(pl.TextBytes, 0),
 		},
 	}

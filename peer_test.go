@@ -1,10 +1,12 @@
 package warmpath_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/policy"
+	"github.com/warmpath/warmpath/policy/peers"
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
@@ -370,7 +373,7 @@ func TestTheKeysOfAPeersRequestsAreBounded(t *testing.T) {
 	p, pl := heard(t, w, prompt(1, 640))
 	pl.Keys = make([]block.Key, warmpath.MaxPlacementKeys+1)
 	pl.PromptTokens = 16 * len(pl.Keys)
-	const requests, fit = 80, 1 << 21 / warmpath.MaxPlacementKeys
+	const requests, fit = 150, 1 << 21 / warmpath.MaxPlacementKeys
 	for id := uint64(1); id <= requests; id++ {
 		for i := range pl.Keys {
 			pl.Keys[i] = block.Key(id<<32 + uint64(i))
@@ -423,17 +426,17 @@ func TestTheKeysOfAllPeersAreBounded(t *testing.T) {
 		}
 		most = max(most, sum)
 	}
-	for range 4000 {
+	for range 8000 {
 		p := all[random.IntN(len(all))]
 		switch n := random.IntN(100); {
 		case n < 70:
-			pl.ID, pl.Keys = 1+random.Uint64N(200), keys[:random.IntN(len(keys))]
+			pl.ID, pl.Keys = 1+random.Uint64N(400), keys[:random.IntN(len(keys))]
 			if pl.Ahead = 0; random.IntN(4) == 0 {
 				pl.AheadKeys, pl.Ahead = pl.Keys, 1
 			}
 			p.Add(pl, second)
 		case n < 99:
-			p.Free(1+random.Uint64N(200), warmpath.Ending{Unsent: random.IntN(2) == 0}, second)
+			p.Free(1+random.Uint64N(400), warmpath.Ending{Unsent: random.IntN(2) == 0}, second)
 		default:
 			p.Retain(func(id uint64) bool { return id%2 == 0 }, second)
 		}
@@ -447,6 +450,30 @@ func TestTheKeysOfAllPeersAreBounded(t *testing.T) {
 	}
 	if _, _, sum := all[0].HeldKeys(); sum != 0 || most < 1<<24*9/10 || dropped == 0 {
 		t.Errorf("%d keys at the end, %d at most, %d requests lost theirs", sum, most, dropped)
+	}
+}
+
+// What is told of a long prompt is what a message carries: nothing more is copied for each request.
+func TestALongPromptIsToldByItsBeginning(t *testing.T) {
+	var now int64
+	for _, by := range []string{"text", "tokens"} {
+		kind := peers.DefaultCacheAware()
+		kind.By = by
+		c := &crier{now: &now}
+		w := newWorld(t, warmpath.Options{Observer: c, Policy: kind.Spec("cache_aware")}, vllm(), vllm())
+		const blocks = warmpath.MaxPlacementKeys + 5
+		tokens, text := prompt(1, 16*blocks), story("long", warmpath.MaxPlacementText+100)
+		d := w.route(warmpath.Request{Tokens: tokens, Text: text, Now: second})
+		if told := &c.told; len(told.Keys) != 1<<14 || !slices.Equal(told.Keys, d.Keys()[:1<<14]) || told.PromptTokens != len(tokens) {
+			t.Errorf("%d keys of %d tokens", len(told.Keys), told.PromptTokens)
+		}
+		if told := c.told.Text; by == "text" && (len(told) != 64<<10 || !bytes.HasPrefix(text, told)) {
+			t.Errorf("%d bytes of text", len(told))
+		}
+		if told := c.told.Tokens; by == "tokens" && (len(told) != 1<<14 || !slices.Equal(told, tokens[:1<<14])) {
+			t.Errorf("%d tokens", len(told))
+		}
+		d.Done(fleet.OutcomeServed, second)
 	}
 }
 

@@ -29,8 +29,8 @@ type Placement struct {
 	BlockSize       int
 	Keys, AheadKeys []block.Key
 	Ahead           int
-	// Text and Tokens are the first MaxPlacementText bytes or tokens of the prompt. They are only told if the policy that
-	// decided, or the shadow policy, learns from them, and only in Observer.Placed.
+	// Text has the first MaxPlacementText bytes of the prompt, and Tokens the first MaxPlacementTokens tokens. They are
+	// only told if the policy that decided, or the shadow policy, learns from them, and only in Observer.Placed.
 	Text   []byte
 	Tokens []block.Token
 	// TextBytes is the length of the whole text in bytes; 0 is not known.
@@ -54,13 +54,18 @@ type Placement struct {
 	PrefillCompleted bool
 }
 
-// Bounds of a placement. Longer prompts are told by their beginning, which is what later prompts have in common.
+// Bounds of a placement. Longer prompts are told by their beginning, which is what later prompts have in common. A
+// message about a placement then takes at most 400 KB.
 const (
-	// MaxPlacementKeys is 524,288 tokens in blocks of 16, more than the context of nearly all models. These keys take
-	// 256 KiB, so that a message stays below the 1 MiB that NATS allows by default.
-	MaxPlacementKeys = 1 << 15
-	// MaxPlacementText bounds the text in bytes, and the tokens in number.
-	MaxPlacementText = 1 << 17
+	// MaxPlacementKeys bounds Keys and AheadKeys each: 16,384 blocks of 16 tokens are a prompt of 262,144 tokens, more
+	// than most models take. The load of a longer prompt counts as a whole.
+	MaxPlacementKeys = 1 << 14
+	// MaxPlacementText bounds Text, in bytes, and MaxPlacementTokens bounds Tokens: 64 KiB each, as far as policies that
+	// learn from prompts usually need to tell them apart.
+	MaxPlacementText   = 64 << 10
+	MaxPlacementTokens = 1 << 14
+	// MaxPlacementAge bounds Age, so that sums of times do not overflow. Nothing is learned for so long.
+	MaxPlacementAge = 365 * 24 * time.Hour
 )
 
 // Ending is what a router tells its peers about the end of a request.
@@ -150,6 +155,6 @@ func (p *Placement) addPrompt(form policy.PromptForm, prompt *policy.Prompt) {
 	case text && len(p.Text) == 0:
 		p.Text = append(p.Text, prompt.Text[:min(len(prompt.Text), MaxPlacementText)]...)
 	case !text && len(p.Tokens) == 0:
-		p.Tokens = append(p.Tokens, prompt.Tokens[:min(len(prompt.Tokens), MaxPlacementText)]...)
+		p.Tokens = append(p.Tokens, prompt.Tokens[:min(len(prompt.Tokens), MaxPlacementTokens)]...)
 	}
 }

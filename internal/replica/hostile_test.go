@@ -277,7 +277,7 @@ func TestAPlacementWithoutAnAgeIsUnderstood(t *testing.T) {
 		t.Errorf("%v %+v %q", c.err, got.Age, c.data)
 	}
 	c = content{data: binary.AppendUvarint(old, 1<<63)}
-	if c.placement(&got); c.err != nil || got.Age != maxAge {
+	if c.placement(&got); c.err != nil || got.Age != warmpath.MaxPlacementAge {
 		t.Errorf("%v %v", c.err, got.Age)
 	}
 }

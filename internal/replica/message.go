@@ -28,21 +28,16 @@ const (
 	recordEcho      byte = 10 // the sender's clock, and for each router the clock of its last heartbeat
 )
 
-// These bounds keep a record far below the 1 MB that a NATS server takes by default.
 const (
-	// mostKeys bounds the keys of a record. 16,384 blocks of 16 tokens are a prompt of 262,144 tokens. Of a longer prompt
-	// only the beginning is expected at the worker; its load counts as a whole.
-	mostKeys = 1 << 14
-	// mostText bounds the text and the tokens of a record, for policies that learn from them, in bytes.
-	mostText = 64 << 10
 	// mostString bounds each name in a record, in bytes. A longer session is not told.
 	mostString = 1024
-	// maxRecord is above the length of the longest record: two lists of keys, text, tokens, and nine names.
-	maxRecord = 2*mostKeys*8 + 2*mostText + 9*mostString + 512
+	// maxRecord is above the length of the longest record: two lists of keys, text, tokens, and nine names. It has to stay
+	// far below the 1 MB that a NATS server takes by default.
+	maxRecord = 2*warmpath.MaxPlacementKeys*8 + warmpath.MaxPlacementText + 4*warmpath.MaxPlacementTokens + 9*mostString + 512
 )
 
-// extent bounds how much of a prompt is told.
-type extent struct{ keys, text int }
+// extent bounds how much of a prompt is told: keys, bytes of text, and tokens.
+type extent struct{ keys, text, tokens int }
 
 // errCut is the error about a content that ends too early.
 var errCut = errors.New("the message is cut short")
@@ -123,7 +118,7 @@ func appendPlacement(to []byte, p *warmpath.Placement, most extent) (out []byte,
 	to = appendKeys(appendCount(to, p.Ahead), p.AheadKeys, most)
 	text := p.Text[:min(len(p.Text), most.text)]
 	to = append(appendCount(to, len(text)), text...)
-	tokens := p.Tokens[:min(len(p.Tokens), most.text/4)]
+	tokens := p.Tokens[:min(len(p.Tokens), most.tokens)]
 	to = appendCount(to, len(tokens))
 	for _, t := range tokens {
 		to = binary.LittleEndian.AppendUint32(to, t)
@@ -136,15 +131,12 @@ func appendAge(to []byte, age time.Duration) []byte {
 	return binary.AppendUvarint(to, uint64(max(age.Milliseconds(), 0)))
 }
 
-// maxAge bounds the age of a request that is read.
-const maxAge = 365 * 24 * time.Hour
-
 // age reads how long ago something was; 0 if the content has ended.
 func (c *content) age() time.Duration {
 	if len(c.data) == 0 {
 		return 0
 	}
-	return time.Duration(min(c.uvarint(), uint64(maxAge.Milliseconds()))) * time.Millisecond
+	return time.Duration(min(c.uvarint(), uint64(warmpath.MaxPlacementAge.Milliseconds()))) * time.Millisecond
 }
 
 // noPrompt tells of no prompt: see appendPlacement.
@@ -270,12 +262,12 @@ func (c *content) placement(p *warmpath.Placement) {
 	p.Levels = levels
 	p.BlockSize, p.Keys = c.count(), c.keys(keys[:0])
 	p.Ahead, p.AheadKeys = c.count(), c.keys(ahead[:0])
-	if n = c.count(); n > mostText {
+	if n = c.count(); n > warmpath.MaxPlacementText {
 		c.fail()
 		n = 0
 	}
 	p.Text = c.bytes(n)
-	if n = c.count(); n > mostText/4 {
+	if n = c.count(); n > warmpath.MaxPlacementTokens {
 		c.fail()
 		n = 0
 	}
@@ -289,7 +281,7 @@ func (c *content) placement(p *warmpath.Placement) {
 // keys reads keys, and appends them to to.
 func (c *content) keys(to []block.Key) []block.Key {
 	n := c.count()
-	if n > mostKeys {
+	if n > warmpath.MaxPlacementKeys {
 		c.fail()
 		return to
 	}

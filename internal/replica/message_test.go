@@ -46,8 +46,8 @@ func TestAPlacementIsReadAsItWasWritten(t *testing.T) {
 
 func TestALongPlacementIsToldByItsBeginning(t *testing.T) {
 	p := samplePlacement()
-	p.Keys, p.AheadKeys = make([]block.Key, mostKeys+5), make([]block.Key, mostKeys+5)
-	p.Text, p.Tokens = make([]byte, mostText+5), make([]uint32, mostText)
+	p.Keys, p.AheadKeys = make([]block.Key, warmpath.MaxPlacementKeys+5), make([]block.Key, warmpath.MaxPlacementKeys+5)
+	p.Text, p.Tokens = make([]byte, warmpath.MaxPlacementText+5), make([]uint32, warmpath.MaxPlacementTokens+5)
 	p.Session.Key, p.Tenant = strings.Repeat("s", mostString), strings.Repeat("t", mostString+1)
 	record := appendRecord(nil, recordAdd, func(to []byte) []byte {
 		to, _ = appendPlacement(to, &p, wholePrompt)
@@ -60,7 +60,7 @@ func TestALongPlacementIsToldByItsBeginning(t *testing.T) {
 	c := content{data: body}
 	var got warmpath.Placement
 	c.placement(&got)
-	if err != nil || c.err != nil || kind != recordAdd || len(rest) > 0 || len(got.Keys) != mostKeys || len(got.Text) != mostText || len(got.Tokens) != mostText/4 ||
+	if err != nil || c.err != nil || kind != recordAdd || len(rest) > 0 || len(got.Keys) != warmpath.MaxPlacementKeys || len(got.Text) != warmpath.MaxPlacementText || len(got.Tokens) != warmpath.MaxPlacementTokens ||
 		got.Session.Key != p.Session.Key || got.Tenant != "" {
 		t.Errorf("%v %v: %d keys, %d bytes of text, %d tokens, tenant %.10q", err, c.err, len(got.Keys), len(got.Text), len(got.Tokens), got.Tenant)
 	}

@@ -25,9 +25,9 @@ const (
 
 var (
 	// wholePrompt is what a packet tells of a prompt. heldPrompt is what the router keeps in memory for answers to asks:
-	// each request under way then takes 4 KB of keys at most, and 8 KB where a policy learns from texts.
-	wholePrompt = extent{mostKeys, mostText}
-	heldPrompt  = extent{512, 8 << 10}
+	// each request under way then takes 4 KB of keys at most, and 8 KB where a policy learns from text or tokens.
+	wholePrompt = extent{warmpath.MaxPlacementKeys, warmpath.MaxPlacementText, warmpath.MaxPlacementTokens}
+	heldPrompt  = extent{512, 8 << 10, 2 << 10}
 )
 
 // told is a request under way that the peers were told of. The record does not change.
@@ -134,7 +134,7 @@ func (o *outbox) add(s *scratch, to process, now time.Time) {
 	// Only the memory of the routers says what a worker without events has.
 	t := told{promptAt: promptAt - recordHead, prefills: !p.PrefillCompleted, placed: now, process: to, session: p.Session.Key != "",
 		prompt: p.FromText || p.Trust == fleet.TrustApproximate || len(p.Text)+len(p.Tokens) > 0}
-	if len(p.Keys) <= heldPrompt.keys && len(p.AheadKeys) <= heldPrompt.keys && len(p.Text)+4*len(p.Tokens) <= heldPrompt.text {
+	if len(p.Keys) <= heldPrompt.keys && len(p.AheadKeys) <= heldPrompt.keys && len(p.Text) <= heldPrompt.text && len(p.Tokens) <= heldPrompt.tokens {
 		t.record = append([]byte(nil), s.record[recordHead:]...)
 	} else {
 		t.record, _ = appendPlacement(nil, p, heldPrompt)

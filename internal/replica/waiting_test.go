@@ -97,12 +97,12 @@ func TestKeysThatWereDroppedAreCounted(t *testing.T) {
 	now := time.Unix(1000, 0)
 	p := &speaker{s: s, id: 1}
 	for range 200 { // 2^21 keys fit
-		p.begin(now, recordAdd, "http://w0", mostKeys)
+		p.begin(now, recordAdd, "http://w0", warmpath.MaxPlacementKeys)
 	}
 	s.look(now)
 	s.look(now)
 	p.tell(now, recordGoodbye, func(to []byte) []byte { return to })
-	if n := s.Status().Counts.Dropped[string(dropMemory)]; n != 200-1<<21/mostKeys {
+	if n := s.Status().Counts.Dropped[string(dropMemory)]; n != 200-1<<21/warmpath.MaxPlacementKeys {
 		t.Errorf("%d requests are counted", n)
 	}
 }
