@@ -250,18 +250,16 @@ func (c *Config) validateIndex(found *problems) {
 func (i *Index) validate(found *problems) {
 	found.section("index", i.WarmStart.Validate())
 	found.section("index", i.ClientConfig.Validate())
-	v := i.Valkey
 	switch i.Backend {
 	case BackendValkey:
+		found.section("index.valkey", i.Valkey.Validate())
 	case BackendMemory:
-		if v.URL != "" {
+		if i.Valkey.URL != "" {
 			found.add("index.valkey.url", errors.New("it has no effect with index.backend: memory; set index.backend: valkey, or remove it"))
 		}
-		v.URL = "valkey://unused"
 	default:
 		found.add("index.backend", fmt.Errorf("%q is not known: use %s or %s", i.Backend, BackendMemory, BackendValkey))
 	}
-	found.section("index.valkey", v.Validate())
 	if i.URL != "" && i.Backend == BackendValkey {
 		found.add("index.url", errors.New("with index.backend: valkey the index is in Valkey: keep one of the two"))
 	}
