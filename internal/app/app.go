@@ -49,8 +49,6 @@ type Options struct {
 	Models []inprocess.Path
 	// Resolver asks about the DNS names of workers; nil means the machine's.
 	Resolver *net.Resolver
-	// PeerAdmins returns the admin addresses of other routers, as http://HOST:PORT, in addition to index.peers; nil: none.
-	PeerAdmins func() []string
 	// IndexOnly says that the process only offers its index (index_service). It has no gateway and no admin listener.
 	IndexOnly bool
 	// Network is the network of clients, workers and their events; nil means the machine's. Files of models are

@@ -37,17 +37,10 @@ func (a *App) useSnapshots(cfg *config.Config) error {
 // Routers that share their requests tell theirs, if the messages are signed: this router shows its admin key to whom it
 // asks.
 func (a *App) otherAdmins(cfg *config.Config) func() []string {
-	given, synced := a.options.PeerAdmins, a.replica
-	if cfg.Sync.Key == "" {
-		synced = nil
+	if a.replica == nil || cfg.Sync.Key == "" {
+		return nil
 	}
-	switch {
-	case synced == nil:
-		return given
-	case given == nil:
-		return synced.Admins
-	}
-	return func() []string { return append(given(), synced.Admins()...) }
+	return a.replica.Admins
 }
 
 // keepIndex runs the keeper until ctx ends. A router that has just started hears first where its peers are.
