@@ -35,7 +35,7 @@ type world struct {
 }
 
 // start runs a writer and a reader until the test ends.
-func start(t *testing.T, change func(*Config)) *world {
+func start(t *testing.T, change func(*Config), prepare ...func(*world)) *world {
 	t.Helper()
 	h, err := block.NewHasher(block.XXH3, 16)
 	if err != nil {
@@ -57,6 +57,9 @@ func start(t *testing.T, change func(*Config)) *world {
 	w.index = kvindex.New(h, kvindex.Config{Changed: w.writer.IndexChanged(warmpath.MadeIndex{Model: "m", BlockSize: 16, Generation: 1})})
 	for holder := range fleet.Holder(3) {
 		w.writing.SetTrust(holder, fleet.TrustExact, "")
+	}
+	for _, f := range prepare {
+		f(w)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup

@@ -57,7 +57,7 @@ func slotsThatCount(fields map[string]string, period int64) *placedSlots {
 		of, _, more := strings.Cut(field, " ")
 		at, err := strconv.ParseInt(of, 10, 64)
 		slot, err2 := strconv.ParseUint(value, 10, 32)
-		if more && err == nil && err2 == nil && at > period-periods && at <= period && slot > 0 && slot <= uint64(maxSlot) && len(p.slots) < maxHolders {
+		if more && err == nil && err2 == nil && at > period-periods && at <= period && slot > 0 && slot <= maxSlot && len(p.slots) < maxHolders {
 			p.slots[field] = uint32(slot)
 		}
 	}
@@ -70,7 +70,7 @@ func (r *Reader) learnedTable(snap *fleet.Snapshot, places map[string]*fleet.Wor
 	if p == nil || len(p.slots) == 0 {
 		return nil
 	}
-	t := &table{names: names{prefix: r.names.prefix, series: p.series, kind: 'l'}, bySlot: map[uint32]int{}}
+	t := &table{names: r.names.records(p.series, 'l'), bySlot: map[uint32]int{}}
 	seats := map[string]int{} // by holder
 	for field, slot := range p.slots {
 		_, holder, _ := strings.Cut(field, " ")

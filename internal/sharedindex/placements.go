@@ -52,7 +52,7 @@ type Placements struct {
 	waiting []placed
 
 	// The fields below belong to Run's goroutine.
-	problem string
+	problem problem
 	seen    map[string]sighting // by the URL of the worker
 }
 
@@ -91,7 +91,7 @@ const (
 
 // NewPlacements returns Placements. It connects to nothing before Run.
 func NewPlacements(cfg Config, parts PlacementsParts) *Placements {
-	return &Placements{config: cfg, parts: parts, names: names{prefix: cfg.Prefix, kind: 'l'}, wake: make(chan struct{}, 1),
+	return &Placements{config: cfg, parts: parts, names: newNames(cfg), problem: newProblem(parts.Log, cfg), wake: make(chan struct{}, 1),
 		sending: map[uint64]placed{}, seen: map[string]sighting{}, patience: identifyTime}
 }
 
@@ -177,30 +177,16 @@ func (p *Placements) putBack(early []placed) {
 
 // Run writes until ctx ends. While the server does not answer, it drops what comes. It returns nil.
 func (p *Placements) Run(ctx context.Context) error {
-	for wait := firstRetry; ctx.Err() == nil; wait = min(2*wait, lastRetry) {
-		began := time.Now()
-		err := p.session(ctx)
-		if ctx.Err() != nil {
-			break
-		}
-		if time.Since(began) > lastRetry {
-			wait = firstRetry
-		}
-		if text := problemOf(err); text != p.problem {
-			p.problem = text
-			p.parts.Log.Warn("learned placements are not shared, trying again", "server", p.config.Address(), "error", text)
-		}
-		for late := time.After(wait); late != nil; {
+	keepTrying(ctx, p.session, func(waiting context.Context, err error) {
+		p.problem.tell("learned placements are not shared, trying again", err)
+		for waiting.Err() == nil {
 			select {
-			case <-late:
-				late = nil
 			case <-p.wake:
 				p.drop()
-			case <-ctx.Done():
-				late = nil
+			case <-waiting.Done():
 			}
 		}
-	}
+	})
 	return nil
 }
 
@@ -246,7 +232,7 @@ func (p *Placements) session(ctx context.Context) error {
 				return err
 			}
 			p.counts.written.Add(int64(len(present)))
-			p.problem = ""
+			p.problem.over()
 		}
 		p.putBack(all)
 		select {
@@ -303,7 +289,7 @@ func (p *Placements) write(ctx context.Context, client valkey.Client, scripts ma
 	if err != nil {
 		return err
 	}
-	n := names{prefix: p.names.prefix, kind: p.names.kind, series: series}
+	n := p.names.records(series, 'l')
 	ttl := strconv.FormatInt(p.parts.TTL.Milliseconds(), 10)
 	var cmds valkey.Commands
 	for i, one := range some {
@@ -345,7 +331,7 @@ func (p *Placements) holders(some []placed) (present []placed, names []string, e
 func (p *Placements) slots(ctx context.Context, client valkey.Client, script string, holders []string) (series, floor string, slots []uint32, err error) {
 	var fresh [seriesBytes]byte
 	rand.Read(fresh[:]) // never fails
-	args := append([]string{string(fresh[:]), strconv.FormatUint(uint64(maxSlot), 10), strconv.FormatInt(periodOf(p.parts.TTL).Milliseconds(), 10), strconv.Itoa(periods)}, holders...)
+	args := append([]string{string(fresh[:]), strconv.FormatUint(uint64(p.names.lastSlot), 10), strconv.FormatInt(periodOf(p.parts.TTL).Milliseconds(), 10), strconv.Itoa(periods)}, holders...)
 	answer, err := p.call(ctx, client, script, args...).ToArray()
 	if err != nil {
 		return "", "", nil, fmt.Errorf("get slots for learned placements: %w", err)
@@ -358,13 +344,12 @@ func (p *Placements) slots(ctx context.Context, client valkey.Client, script str
 	}
 	for _, a := range answer[1:] {
 		slot, err := a.AsInt64()
-		if err != nil || slot < 0 || slot > int64(maxSlot) {
+		if err != nil || slot < 0 || slot > int64(p.names.lastSlot) {
 			return "", "", nil, fmt.Errorf("get slots: %q is not of this program: delete it", p.names.placed(p.parts.TTL))
 		}
 		slots = append(slots, uint32(slot))
 	}
-	f := slots[0]
-	return series, string([]byte{byte(f >> 16), byte(f >> 8), byte(f)}), slots[1:], nil
+	return series, string(appendSlot(nil, slots[0])), slots[1:], nil
 }
 
 // periodOf returns the length of a period.

@@ -2,9 +2,12 @@ package sharedindex
 
 import (
 	"cmp"
+	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"strings"
+	"time"
 
 	"github.com/valkey-io/valkey-go"
 )
@@ -46,6 +49,53 @@ func problemOf(err error) string {
 		}
 	}
 	return short
+}
+
+// problem logs what goes wrong at the server. A problem that goes on is logged once. It has no lock of its own.
+type problem struct {
+	log    *slog.Logger
+	server string // its address
+	last   string // the problem that goes on; "": none
+}
+
+func newProblem(log *slog.Logger, cfg Config) problem {
+	return problem{log: log, server: cfg.Address()}
+}
+
+// tell logs err, unless it was logged last. what says what it means. Without an error it does nothing.
+func (p *problem) tell(what string, err error) {
+	if text := problemOf(err); text != p.last && err != nil {
+		p.last = text
+		p.log.Warn(what, "server", p.server, "error", text)
+	}
+}
+
+// over says that the problem does not go on.
+func (p *problem) over() { p.last = "" }
+
+// firstRetry and lastRetry bound the wait between two sessions.
+const (
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 2 * time.Second
+)
+
+// keepTrying calls session until ctx ends. After each session that fails it calls failed, and waits, longer each time.
+// The context of failed ends with the wait.
+func keepTrying(ctx context.Context, session func(context.Context) error, failed func(waiting context.Context, err error)) {
+	for wait := firstRetry; ctx.Err() == nil; wait = min(2*wait, lastRetry) {
+		began := time.Now()
+		err := session(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > lastRetry {
+			wait = firstRetry
+		}
+		waiting, stop := context.WithTimeout(ctx, wait)
+		failed(waiting, err)
+		<-waiting.Done()
+		stop()
+	}
 }
 
 // reasonOf returns why the shared index is not read, for people who look at the trust of a holder.

@@ -2,14 +2,17 @@ package sharedindex
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/warmpath/warmpath/fleet"
@@ -37,6 +40,49 @@ func reading(t *testing.T, cfg Config) (f *fleet.Fleet, log *testenv.Buffer) {
 		running.Wait()
 	})
 	return f, log
+}
+
+// The waits between sessions grow, and begin anew after a session that lasted.
+func TestSessionsAreTriedAgainUntilTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		var log testenv.Buffer
+		p := problem{log: slog.New(slog.NewTextHandler(&log, nil)), server: "valkey://h"}
+		var began []time.Duration
+		start, failures := time.Now(), 0
+		keepTrying(ctx, func(ctx context.Context) error {
+			switch began = append(began, time.Since(start)); len(began) {
+			case 7:
+				long, end := context.WithTimeout(ctx, 3*time.Second)
+				defer end()
+				<-long.Done()
+			case 9:
+				stop()
+				return ctx.Err()
+			}
+			return errors.New("no answer")
+		}, func(waiting context.Context, err error) {
+			failures++
+			p.tell("trying again", err)
+			if failures == 2 {
+				<-waiting.Done()
+			}
+		})
+		const ms = time.Millisecond
+		want := []time.Duration{0, 100 * ms, 300 * ms, 700 * ms, 1500 * ms, 3100 * ms, 5100 * ms, 8200 * ms, 8400 * ms}
+		if !slices.Equal(began, want) || failures != 8 {
+			t.Errorf("%d failures, and sessions at %v, want %v", failures, began, want)
+		}
+		if n := strings.Count(log.String(), "no answer"); n != 1 {
+			t.Errorf("the problem is logged %d times", n)
+		}
+		p.tell("trying again", nil)
+		p.over()
+		p.tell("trying again", errors.New("no answer"))
+		if n := strings.Count(log.String(), "trying again"); n != 2 {
+			t.Errorf("a problem that came back is logged %d times", n-1)
+		}
+	})
 }
 
 // The log, and the trust that /admin shows, say what the server said and which setting to correct.

@@ -47,8 +47,8 @@ type Reader struct {
 
 	mu      sync.Mutex               // guards the fields below
 	trusted map[fleet.Holder]opinion // what the reader told the fleet last
-	problem string                   // the problem that was logged last
-	alone   bool                     // the log says that nobody writes
+	problem problem
+	alone   bool // the log says that nobody writes
 }
 
 // opinion is a level of trust with its reason.
@@ -62,7 +62,8 @@ type opinion struct {
 
 // NewReader returns a Reader. It connects to nothing before Run, and until then it does not answer.
 func NewReader(cfg Config, parts ReaderParts) *Reader {
-	r := &Reader{config: cfg, parts: parts, names: names{prefix: cfg.Prefix}, cache: newCache(cfg.ClientCache), poke: make(chan struct{}, 1), trusted: map[fleet.Holder]opinion{}}
+	r := &Reader{config: cfg, parts: parts, names: newNames(cfg), cache: newCache(cfg.ClientCache), poke: make(chan struct{}, 1), trusted: map[fleet.Holder]opinion{},
+		problem: newProblem(parts.Log, cfg)}
 	r.pool.New = func() any { return new(lookup) }
 	return r
 }
@@ -80,21 +81,7 @@ func (r *Reader) Stats() Stats {
 // It returns nil.
 func (r *Reader) Run(ctx context.Context) error {
 	defer r.lost(nil)
-	for wait := firstRetry; ctx.Err() == nil; wait = min(2*wait, lastRetry) {
-		began := time.Now()
-		err := r.session(ctx)
-		if ctx.Err() != nil {
-			break
-		}
-		r.lost(err)
-		if time.Since(began) > lastRetry {
-			wait = firstRetry
-		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-		}
-	}
+	keepTrying(ctx, r.session, func(_ context.Context, err error) { r.lost(err) })
 	return nil
 }
 
@@ -198,10 +185,7 @@ func (r *Reader) lost(err error) {
 			}
 		}
 	}
-	if text := problemOf(err); err != nil && text != r.problem {
-		r.problem = text
-		r.parts.Log.Warn("the shared index is not read, so load alone decides; trying again", "server", r.config.Address(), "error", text)
-	}
+	r.problem.tell("the shared index is not read, so load alone decides; trying again", err)
 }
 
 // trust tells the fleet how far a holder's entries can be believed. Callers hold r.mu.
@@ -228,7 +212,8 @@ const nobodyWrites = "nobody writes the shared index: start warmpath index, or a
 // all those that count. Callers hold r.mu.
 func (r *Reader) greet(writers, all int, snap *fleet.Snapshot) {
 	if r.counts.connected.CompareAndSwap(false, true) {
-		r.problem, r.alone = "", false
+		r.problem.over()
+		r.alone = false
 		r.parts.Log.Info("reading the shared index", "server", r.config.Address(), "writers", all, "holders", r.counts.holders.Load())
 	}
 	needed := slices.ContainsFunc(snap.Workers(), func(w *fleet.Worker) bool { return len(w.Facts.Events) > 0 })
@@ -329,10 +314,7 @@ func (r *Reader) follow(ctx context.Context, client valkey.Client) error {
 func (r *Reader) complain(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if text := problemOf(err); text != r.problem {
-		r.problem = text
-		r.parts.Log.Warn("a writer of the shared index is left out", "server", r.config.Address(), "error", text)
-	}
+	r.problem.tell("a writer of the shared index is left out", err)
 }
 
 // use makes a new table. If several writers describe a holder, it uses the one that knows it best, and of equal ones
@@ -364,7 +346,7 @@ func (r *Reader) use(series string, all []*description, writers int, learned *pl
 			}
 		}
 	}
-	t := &table{names: names{prefix: r.names.prefix, series: series}, bySlot: map[uint32]int{}}
+	t := &table{names: r.names.records(series, 'b'), bySlot: map[uint32]int{}}
 	missing := "no writer of the shared index knows this worker"
 	if writers == 0 {
 		missing = nobodyWrites

@@ -72,8 +72,13 @@ func mark(k block.Key) string {
 	return string(binary.BigEndian.AppendUint32(nil, uint32(k)))
 }
 
-// maxSlot is the greatest slot of a series: see [names]. It is a variable for tests.
-var maxSlot uint32 = 1<<24 - 1
+// maxSlot is the greatest slot that a record can have.
+const maxSlot = 1<<24 - 1
+
+// appendSlot appends the three bytes of a slot.
+func appendSlot(to []byte, slot uint32) []byte {
+	return append(to, byte(slot>>16), byte(slot>>8), byte(slot))
+}
 
 // names makes the names of the server's keys. Names of records have the series in which their entries' slots were given
 // out. A series is some random bytes, which the server keeps beside the counter of slots. A server that lost the
@@ -81,7 +86,16 @@ var maxSlot uint32 = 1<<24 - 1
 // and however late a reader or a writer hears of the new series: it reads and writes other records.
 type names struct {
 	prefix, series string
-	kind           byte // of the records: 'l' for learned placements, and otherwise 'b'; 0 is 'b'
+	kind           byte   // of the records: 'l' for learned placements, and otherwise 'b'; 0 is 'b'
+	lastSlot       uint32 // of each series: maxSlot, or less in tests
+}
+
+func newNames(cfg Config) names { return names{prefix: cfg.Prefix, lastSlot: maxSlot} }
+
+// records returns the names of the records of a series.
+func (n names) records(series string, kind byte) names {
+	n.series, n.kind = series, kind
+	return n
 }
 
 // seriesBytes is the length of the name of a series. A new series begins when the server was emptied or 2^24 slots are

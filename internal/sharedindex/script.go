@@ -2,7 +2,6 @@ package sharedindex
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"strings"
 
@@ -238,8 +237,7 @@ func (o *op) argument() string {
 	if o.add {
 		b[2] = 1
 	}
-	b = binary.BigEndian.AppendUint32(b, o.slot<<8|uint32(o.plane))
-	return string(b)
+	return string(append(appendSlot(b, o.slot), o.plane))
 }
 
 // appendNames appends the names of the records that could have the change's blocks.

@@ -17,11 +17,9 @@ import (
 // everything anew.
 func TestSlotsNeverRunOut(t *testing.T) {
 	onEach(t, func(t *testing.T, s *testenv.ValkeyServer) {
-		before := maxSlot
-		maxSlot = 8
-		t.Cleanup(func() { maxSlot = before })
-		w := start(t, func(c *Config) { c.URL = "valkey://" + s.Address })
-		idle := start(t, func(c *Config) { c.URL = "valkey://" + s.Address })
+		few := func(w *world) { w.writer.names.lastSlot = 8 }
+		w := start(t, func(c *Config) { c.URL = "valkey://" + s.Address }, few)
+		idle := start(t, func(c *Config) { c.URL = "valkey://" + s.Address }, few)
 		idle.index.Forget(0)
 		idle.store(2, 7)
 		for round := range uint64(12) {

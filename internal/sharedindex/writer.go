@@ -55,7 +55,7 @@ type Writer struct {
 	listed  time.Time // when the other writers were looked at
 	retried time.Time // when blocks that the server refused were told again
 	scripts map[string]string
-	problem string // the problem that was logged last
+	problem problem
 }
 
 // deadSlot is a slot that this writer retired. Its entries are dropped from records that change.
@@ -68,7 +68,8 @@ type deadSlot struct {
 func NewWriter(cfg Config, parts WriterParts) *Writer {
 	var id [8]byte
 	rand.Read(id[:]) // never fails
-	return &Writer{config: cfg, parts: parts, names: names{prefix: cfg.Prefix}, id: hex.EncodeToString(id[:]), mirror: newMirror(cfg.Queue)}
+	return &Writer{config: cfg, parts: parts, names: newNames(cfg), id: hex.EncodeToString(id[:]), mirror: newMirror(cfg.Queue),
+		problem: newProblem(parts.Log, cfg)}
 }
 
 // IndexChanged is for [warmpath.Options.IndexChanged].
@@ -89,43 +90,16 @@ func (w *Writer) Stats() Stats {
 
 // Run connects to the server and writes until ctx ends. Without a server it tries again. It returns nil.
 func (w *Writer) Run(ctx context.Context) error {
-	for wait := firstRetry; ctx.Err() == nil; {
-		began := time.Now()
-		err := w.session(ctx)
-		w.counts.connected.Store(false)
-		if ctx.Err() != nil {
-			break
-		}
+	keepTrying(ctx, w.session, func(_ context.Context, err error) {
 		w.mirror.retireAll()
-		if time.Since(began) > lastRetry {
-			wait = firstRetry
-		}
-		w.complain("the shared index is not written, trying again", err)
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-		}
-		wait = min(2*wait, lastRetry)
-	}
+		w.problem.tell("the shared index is not written, trying again", err)
+	})
 	return nil
-}
-
-// firstRetry and lastRetry bound the wait between two attempts to connect.
-const (
-	firstRetry = 100 * time.Millisecond
-	lastRetry  = 2 * time.Second
-)
-
-// complain logs a problem once.
-func (w *Writer) complain(what string, err error) {
-	if text := problemOf(err); text != w.problem {
-		w.problem = text
-		w.parts.Log.Warn(what, "server", w.config.Address(), "error", text)
-	}
 }
 
 // session connects, and writes until ctx ends or something fails. Everything is written anew in each session.
 func (w *Writer) session(ctx context.Context) error {
+	defer w.counts.connected.Store(false)
 	o, err := w.config.options(w.parts.Network)
 	if err != nil {
 		return err
@@ -152,7 +126,7 @@ func (w *Writer) session(ctx context.Context) error {
 			return err
 		}
 		if w.counts.connected.CompareAndSwap(false, true) {
-			w.problem = ""
+			w.problem.over()
 			w.parts.Log.Info("writing the shared index", "server", w.config.Address(), "writer", w.id)
 		}
 		if busy {
@@ -293,14 +267,14 @@ func (w *Writer) slots(ctx context.Context, client valkey.Client, n int) (series
 	var fresh [seriesBytes]byte
 	rand.Read(fresh[:]) // never fails
 	answer, err := w.call(ctx, client, slotsScript, []string{w.names.slots()}, strconv.Itoa(n), string(fresh[:]),
-		strconv.FormatUint(uint64(maxSlot), 10), strconv.FormatInt(w.config.TTL.Milliseconds(), 10)).ToArray()
+		strconv.FormatUint(uint64(w.names.lastSlot), 10), strconv.FormatInt(w.config.TTL.Milliseconds(), 10)).ToArray()
 	if err != nil {
 		return "", 0, fmt.Errorf("get slots: %w", err)
 	}
 	if len(answer) == 2 {
 		name, err := answer[0].ToString()
 		at, err2 := answer[1].AsInt64()
-		if err == nil && err2 == nil && len(name) == seriesBytes && at >= int64(n) && at <= int64(maxSlot) {
+		if err == nil && err2 == nil && len(name) == seriesBytes && at >= int64(n) && at <= int64(w.names.lastSlot) {
 			return name, uint32(at), nil
 		}
 	}
@@ -381,7 +355,7 @@ func (w *Writer) lookAround(ctx context.Context, client valkey.Client, now time.
 	if err != nil {
 		return err
 	}
-	lowest, others := maxSlot, map[uint32]bool{}
+	lowest, others := w.names.lastSlot, map[uint32]bool{}
 	for _, b := range w.mirror.copies() {
 		if b.slot != 0 {
 			lowest = min(lowest, b.slot)
@@ -462,7 +436,7 @@ func (w *Writer) writeSome(ctx context.Context, client valkey.Client, ops []op) 
 		if e, ok := valkey.IsValkeyErr(err); ok && calls[i][0].add && strings.HasPrefix(e.Error(), "OOM") {
 			w.counts.refused.Add(int64(len(calls[i])))
 			w.mirror.refused(calls[i])
-			w.complain("the server of the shared index is full", err)
+			w.problem.tell("the server of the shared index is full", err)
 			continue
 		}
 		if err != nil {
@@ -494,9 +468,9 @@ func (w *Writer) callsOf(ops []op) (calls [][]op) {
 
 // deadText returns the floor and the dead slots, three bytes each.
 func (w *Writer) deadText() string {
-	b := []byte{byte(w.floor.slot >> 16), byte(w.floor.slot >> 8), byte(w.floor.slot)}
+	b := appendSlot(nil, w.floor.slot)
 	for _, d := range w.dead {
-		b = append(b, byte(d.slot>>16), byte(d.slot>>8), byte(d.slot))
+		b = appendSlot(b, d.slot)
 	}
 	return string(b)
 }
