@@ -275,7 +275,8 @@ func TestAChatIsScoredAsTheEngineTokenizesIt(t *testing.T) {
 	e := engine(t, nil)
 	s := startIndex(t, nil)
 	from := e.Sources()[0]
-	s.must(http.StatusCreated, "POST", "/register", fmt.Sprintf(`{"instance_id":%q,"endpoint":%q,"model_name":"mock"}`, e.URL(), from.Endpoint), nil)
+	// With the replay endpoint, events that the engine publishes before the service has connected are not lost.
+	s.must(http.StatusCreated, "POST", "/register", fmt.Sprintf(`{"instance_id":%q,"endpoint":%q,"replay_endpoint":%q,"model_name":"mock"}`, e.URL(), from.Endpoint, from.Replay), nil)
 	chat := `{"model":"mock","messages":[{"role":"user","content":"` + strings.Repeat("A story that is told in many words. ", 40) + `"}],"max_tokens":1}`
 	resp, err := s.client.Post(e.URL()+"/v1/chat/completions", "application/json", bytes.NewReader([]byte(chat)))
 	if err != nil {
