@@ -147,6 +147,49 @@ func TestDependenciesHaveOneHome(t *testing.T) {
 	}
 }
 
+// unlinked has dependencies that must not be linked into some packages, not even through other packages of this module.
+var unlinked = []struct {
+	dirs      []string
+	forbidden []string
+	reason    string
+}{
+	{
+		[]string{"", "kvfeed", "publish", "internal/telemetry", "internal/gateway", "internal/indexer", "internal/sim"},
+		[]string{"github.com/nats-io/", "github.com/valkey-io/"},
+		"internal/app connects these packages to replica and sharedindex, and converts their figures",
+	},
+}
+
+func TestHeavyDependenciesAreLinkedOnlyWhereTheyAreUsed(t *testing.T) {
+	imports := map[string][]string{} // by package
+	for _, f := range goFiles(t) {
+		if !f.test {
+			imports[f.dir] = append(imports[f.dir], f.imports...)
+		}
+	}
+	for _, rule := range unlinked {
+		for _, from := range rule.dirs {
+			if len(imports[from]) == 0 {
+				t.Errorf("there is no package %q", from)
+			}
+			seen := map[string]bool{from: true}
+			for open := []string{from}; len(open) > 0; open = open[1:] {
+				for _, imported := range imports[open[0]] {
+					to, ours := strings.CutPrefix(imported, module)
+					to = strings.TrimPrefix(to, "/")
+					switch {
+					case ours && !seen[to]:
+						seen[to] = true
+						open = append(open, to)
+					case !ours && slices.ContainsFunc(rule.forbidden, func(p string) bool { return strings.HasPrefix(imported, p) }):
+						t.Errorf("%q links %s by way of %q: %s", from, imported, open[0], rule.reason)
+					}
+				}
+			}
+		}
+	}
+}
+
 // network.NewMemory makes a network in memory for tests. It is not in a test file, because it is beside the interface
 // that its result implements. Still, only tests may call it.
 func TestOnlyTestsUseTheNetworkInMemory(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/internal/config"
 	"github.com/warmpath/warmpath/internal/replica"
+	"github.com/warmpath/warmpath/internal/telemetry"
 )
 
 // share makes the router tell other routers of its requests, if the configuration says so. It starts nothing.
@@ -20,6 +21,19 @@ func (a *App) share(cfg *config.Config, options *warmpath.Options) {
 		Fleet:       a.fleet, Tenants: a.tenants, Log: a.log, Name: ownName(cfg.Listen), Version: a.options.Version,
 	})
 	options.Observer = a.replica.Observer()
+}
+
+// syncFigures returns the state of the sharing of requests as the metrics take it: package telemetry, which all fronts
+// link, knows no client of NATS.
+func syncFigures(s replica.Status) telemetry.Sync {
+	c := &s.Counts
+	out := telemetry.Sync{Connected: s.Connected, Requests: s.Requests, Sent: c.Sent, SentBytes: c.SentBytes, Received: c.Received,
+		ReceivedBytes: c.ReceivedBytes, Failed: c.Failed, Asks: c.Asks, Answers: c.Answers, Repairs: c.Repairs, Connects: c.Connects, Dropped: c.Dropped}
+	for _, p := range s.Peers {
+		out.Peers = append(out.Peers, telemetry.SyncPeer{Name: p.Name, Requests: p.Requests, Refused: p.Refused, Forgotten: p.Forgotten,
+			HeartbeatAge: p.HeartbeatAge, Delay: p.Delay})
+	}
+	return out
 }
 
 // ownName returns the name of a router that the configuration does not name: the machine's name, with the port for

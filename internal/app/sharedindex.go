@@ -107,14 +107,30 @@ func (s *sharedIndex) remote() gateway.RemoteIndex {
 // report makes metrics of the shared index.
 func (s *sharedIndex) report(t *telemetry.Telemetry) {
 	if s.reader != nil {
-		t.ReadSharedIndex(s.reader.Stats)
+		t.ReadSharedIndex(func() telemetry.SharedReader { return readerFigures(s.reader.Stats()) })
 	}
 	if s.placements != nil {
-		t.LearnShared(s.placements.Stats)
+		t.LearnShared(func() telemetry.SharedPlacements { return placementFigures(s.placements.Stats()) })
 	}
 	if s.writer != nil {
-		t.WriteSharedIndex(s.writer.Stats)
+		t.WriteSharedIndex(func() telemetry.SharedWriter { return writerFigures(s.writer.Stats()) })
 	}
+}
+
+// readerFigures, placementFigures and writerFigures return the figures of a part as the metrics take them: package
+// telemetry, which all fronts link, knows no client of Valkey.
+func readerFigures(s sharedindex.Stats) telemetry.SharedReader {
+	return telemetry.SharedReader{Connected: s.Connected, Holders: s.Holders, LearnedHolders: s.PlacementHolders, Answered: s.Lookups,
+		Failed: s.Failed, RoundTrips: s.RoundTrips, CacheHits: s.CacheHits, CacheMiss: s.CacheMiss, Invalid: s.Invalid}
+}
+
+func placementFigures(s sharedindex.Stats) telemetry.SharedPlacements {
+	return telemetry.SharedPlacements{Written: s.PlacementsWritten, Dropped: s.PlacementsDropped}
+}
+
+func writerFigures(s sharedindex.Stats) telemetry.SharedWriter {
+	return telemetry.SharedWriter{Connected: s.Connected, Holders: s.Holders, Waiting: s.Waiting, Written: s.Written, Dropped: s.Dropped,
+		Refused: s.Refused, Resyncs: s.Resyncs, Sessions: s.Sessions}
 }
 
 // run runs the writer or the reader until ctx ends.

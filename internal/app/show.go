@@ -15,7 +15,7 @@ func (a *App) sources() telemetry.Sources {
 	s := telemetry.Sources{Workers: a.showWorkers, Index: a.showIndex, Tokens: a.showTokens, Queue: a.showQueue,
 		Stalls: a.stalls, Stale: a.stale, Log: a.options.LogLines, Snapshots: a.showSnapshots}
 	if a.replica != nil {
-		s.Sync = a.replica.Status
+		s.Sync = func() telemetry.Sync { return syncFigures(a.replica.Status()) }
 	}
 	return s
 }

@@ -7,7 +7,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/warmpath/warmpath/fleet"
-	"github.com/warmpath/warmpath/internal/replica"
 	"github.com/warmpath/warmpath/internal/tokens"
 	"github.com/warmpath/warmpath/kvfeed"
 )
@@ -27,7 +26,7 @@ type Sources struct {
 	// Snapshots returns the counters of snapshots of the index.
 	Snapshots func() Snapshots
 	// Sync returns the state of the sharing of requests with other routers; nil: it is off.
-	Sync func() replica.Status
+	Sync func() Sync
 }
 
 // Snapshots counts snapshots of the index, and the checkpoints of holders in them.
@@ -277,7 +276,8 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		c.collectSnapshots(counter, c.src.Snapshots())
 	}
 	if c.src.Sync != nil {
-		c.sync.collect(gauge, counter, c.src.Sync())
+		s := c.src.Sync()
+		c.sync.collect(gauge, counter, &s)
 	}
 	if c.src.Queue != nil {
 		for _, l := range c.src.Queue() {

@@ -13,7 +13,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/warmpath/warmpath/fleet"
-	"github.com/warmpath/warmpath/internal/replica"
 	"github.com/warmpath/warmpath/internal/tokens"
 	"github.com/warmpath/warmpath/kvfeed"
 )
@@ -116,9 +115,7 @@ func descriptions(t *testing.T) map[string]description {
 			Log:    func() LogLines { return LogLines{} },
 
 			Snapshots: func() Snapshots { return Snapshots{} },
-			Sync: func() replica.Status {
-				return replica.Status{Peers: []replica.PeerStatus{{Name: "r"}}, Counts: replica.Traffic{Dropped: map[string]uint64{"old": 1}}}
-			},
+			Sync:      func() Sync { return Sync{Peers: []SyncPeer{{Name: "r"}}, Dropped: map[string]uint64{"old": 1}} },
 			Tokens: func() TokenStats {
 				return TokenStats{Stats: tokens.Stats{Distrusted: []string{"m"}, BeginningsOff: []string{"m"}}, Models: map[string]int{"files": 1}}
 			},

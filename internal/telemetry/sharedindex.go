@@ -4,14 +4,40 @@ import (
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/warmpath/warmpath/internal/sharedindex"
 )
+
+// SharedReader has the figures of a reader of a shared index.
+type SharedReader struct {
+	Connected                        bool  // the server answers
+	Holders                          int64 // holders that the reader knows
+	LearnedHolders                   int64 // holders of which it knows learned placements
+	Answered, Failed                 int64 // lookups
+	RoundTrips, CacheHits, CacheMiss int64 // of lookups
+	Invalid                          int64 // values that no writer of this version has written
+}
+
+// SharedPlacements has the figures of the learned placements of a router: prompts that were written, and prompts that
+// were not.
+type SharedPlacements struct{ Written, Dropped int64 }
+
+// SharedWriter has the figures of a writer of a shared index.
+type SharedWriter struct {
+	Connected bool  // the server answers
+	Holders   int64 // holders that it writes
+	Waiting   int64 // changes that wait to be written
+	Written   int64 // blocks
+	Dropped   int64 // changes that were not written
+	Refused   int64 // changes that the server refused
+	Resyncs   int64 // holders that were written as a whole
+	Sessions  int64 // times that the writer began anew
+}
 
 // sharedCollector makes metrics from the figures of a shared index at each scrape. Without a shared index there are
 // none.
 type sharedCollector struct {
-	reader, writer, learned atomic.Pointer[func() sharedindex.Stats]
+	reader  atomic.Pointer[func() SharedReader]
+	learned atomic.Pointer[func() SharedPlacements]
+	writer  atomic.Pointer[func() SharedWriter]
 
 	connected, holders, lookups, trips, cache, invalid    *prometheus.Desc
 	written, waiting, dropped, refused, resyncs, sessions *prometheus.Desc
@@ -41,13 +67,13 @@ func (t *Telemetry) makeSharedIndexMetrics() {
 }
 
 // ReadSharedIndex makes metrics of a reader's figures.
-func (t *Telemetry) ReadSharedIndex(stats func() sharedindex.Stats) { t.shared.reader.Store(&stats) }
+func (t *Telemetry) ReadSharedIndex(stats func() SharedReader) { t.shared.reader.Store(&stats) }
 
 // LearnShared makes metrics of the figures of learned placements.
-func (t *Telemetry) LearnShared(stats func() sharedindex.Stats) { t.shared.learned.Store(&stats) }
+func (t *Telemetry) LearnShared(stats func() SharedPlacements) { t.shared.learned.Store(&stats) }
 
 // WriteSharedIndex makes metrics of a writer's figures.
-func (t *Telemetry) WriteSharedIndex(stats func() sharedindex.Stats) { t.shared.writer.Store(&stats) }
+func (t *Telemetry) WriteSharedIndex(stats func() SharedWriter) { t.shared.writer.Store(&stats) }
 
 // Describe is a method of prometheus.Collector.
 func (c *sharedCollector) Describe(all chan<- *prometheus.Desc) {
@@ -68,18 +94,18 @@ func (c *sharedCollector) Collect(all chan<- prometheus.Metric) {
 		s := (*stats)()
 		send(prometheus.GaugeValue, c.connected, oneIf(s.Connected), "reader")
 		send(prometheus.GaugeValue, c.holders, float64(s.Holders), "reader")
-		count(c.lookups, s.Lookups, "answered")
+		count(c.lookups, s.Answered, "answered")
 		count(c.lookups, s.Failed, "failed")
 		count(c.trips, s.RoundTrips)
 		count(c.cache, s.CacheHits, "hit")
 		count(c.cache, s.CacheMiss, "miss")
 		count(c.invalid, s.Invalid)
-		send(prometheus.GaugeValue, c.holders, float64(s.PlacementHolders), "learned")
+		send(prometheus.GaugeValue, c.holders, float64(s.LearnedHolders), "learned")
 	}
 	if stats := c.learned.Load(); stats != nil {
 		s := (*stats)()
-		count(c.placements, s.PlacementsWritten, "written")
-		count(c.placements, s.PlacementsDropped, "dropped")
+		count(c.placements, s.Written, "written")
+		count(c.placements, s.Dropped, "dropped")
 	}
 	if stats := c.writer.Load(); stats != nil {
 		s := (*stats)()

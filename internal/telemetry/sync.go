@@ -1,10 +1,28 @@
 package telemetry
 
-import (
-	"github.com/prometheus/client_golang/prometheus"
+import "github.com/prometheus/client_golang/prometheus"
 
-	"github.com/warmpath/warmpath/internal/replica"
-)
+// Sync has the figures of the sharing of requests with other routers.
+type Sync struct {
+	Connected bool // the requests are shared; false: the router serves alone
+	Requests  int  // requests under way of this router that the others are told of
+	Peers     []SyncPeer
+	// What was sent and received since the start. Failed counts packets that were not sent, Asks questions for all
+	// requests of a peer, and Repairs answers that were applied.
+	Sent, SentBytes, Received, ReceivedBytes, Failed uint64
+	Asks, Answers, Repairs, Connects                 uint64
+	Dropped                                          map[string]uint64 // packets and messages, by reason
+}
+
+// SyncPeer is one other router.
+type SyncPeer struct {
+	Name         string
+	Requests     int     // its requests under way that this router follows
+	Refused      int     // requests among them whose worker this router does not know
+	Forgotten    uint64  // requests that were forgotten before their end
+	HeartbeatAge float64 // seconds since its last heartbeat
+	Delay        float64 // mean seconds that its messages take; 0: not known yet
+}
 
 // syncMetrics describes the metrics of the sharing of requests with other routers.
 type syncMetrics struct {
@@ -37,7 +55,7 @@ func newSyncMetrics(desc func(name, help string, labels []string) *prometheus.De
 	}
 }
 
-func (m *syncMetrics) collect(gauge setGauge, counter setCounter, s replica.Status) {
+func (m *syncMetrics) collect(gauge setGauge, counter setCounter, s *Sync) {
 	gauge(m.connected, oneIf(s.Connected))
 	gauge(m.peers, float64(len(s.Peers)))
 	gauge(m.underWay, float64(s.Requests))
@@ -53,17 +71,16 @@ func (m *syncMetrics) collect(gauge setGauge, counter setCounter, s replica.Stat
 		gauge(m.age, p.HeartbeatAge, p.Name)
 		gauge(m.delay, p.Delay, p.Name)
 	}
-	c := &s.Counts
-	counter(m.sent, c.Sent)
-	counter(m.sentBytes, c.SentBytes)
-	counter(m.received, c.Received)
-	counter(m.receivedBytes, c.ReceivedBytes)
-	counter(m.failed, c.Failed)
-	for reason, n := range c.Dropped {
+	counter(m.sent, s.Sent)
+	counter(m.sentBytes, s.SentBytes)
+	counter(m.received, s.Received)
+	counter(m.receivedBytes, s.ReceivedBytes)
+	counter(m.failed, s.Failed)
+	for reason, n := range s.Dropped {
 		counter(m.dropped, n, reason)
 	}
-	counter(m.asks, c.Asks)
-	counter(m.answers, c.Answers)
-	counter(m.repairs, c.Repairs)
-	counter(m.connects, c.Connects)
+	counter(m.asks, s.Asks)
+	counter(m.answers, s.Answers)
+	counter(m.repairs, s.Repairs)
+	counter(m.connects, s.Connects)
 }
