@@ -171,12 +171,8 @@ func (p *encoder) written(k namedField, e *Event) bool {
 	return true
 }
 
-// writesKeys reports whether to write the field extra_keys of an event. Events of vLLM's offload tiers do not have the
-// field. But an event of the GPU with an adapter needs the field: without it, a decoder would take the event for one of
-// SGLang, and would conclude that the request had no salt.
-func writesKeys(e *Event) bool {
-	return e.ExtraKeys != nil || e.Hidden&KeySalt == 0 || e.LoRA != "" && e.Tier == block.TierGPU
-}
+// writesKeys reports whether to write the field extra_keys of an event.
+func writesKeys(e *Event) bool { return e.ExtraKeys != nil || !e.NoExtraKeys }
 
 func (p *encoder) field(f field, e *Event) {
 	switch f {

@@ -74,6 +74,9 @@ type Event struct {
 	// had these keys. SGLang never sends extra_key. Offload tiers do not send the salt. vLLM before 0.17 sends neither the
 	// salt nor multimodal items.
 	Hidden Keys
+	// NoExtraKeys says that a stored event does not have the field extra_keys. A Wire leaves the field out, or writes null
+	// where the field has a fixed place.
+	NoExtraKeys bool
 
 	Hashes []Hash
 	// Parent is the hash of the block before the first token, if HasParent is set. If HasParent is not set, either the

@@ -34,7 +34,7 @@ func (d *Decoder) finish(b *Batch, e *Event, r *reading) (problem string) {
 	if e.HasLoRAID && e.LoRAID != 0 && e.LoRA == "" {
 		e.Unread |= KeyLoRA
 	}
-	e.Hidden = hidden(e, r)
+	e.Hidden, e.NoExtraKeys = hidden(e, r), !r.holds(fieldExtraKeys)
 	if r.holds(fieldAhead) {
 		if problem := d.ahead(b, e, r); problem != "" {
 			return problem

@@ -151,7 +151,7 @@ func drawKeys(t *rapid.T, e *Event, f *format) {
 	if f.stored > 7 && !offloaded || mapped && f.keys == keysVLLM && !offloaded {
 		r.filled |= 1 << fieldExtraKeys
 	}
-	e.Hidden = hidden(e, &r)
+	e.Hidden, e.NoExtraKeys = hidden(e, &r), !r.holds(fieldExtraKeys)
 }
 
 func TestAnEncodedBatchDecodesToTheSameBatch(t *testing.T) {
@@ -191,6 +191,27 @@ func TestATierWithoutAMediumIsWrittenByName(t *testing.T) {
 		payload := w.Append(nil, &Batch{Events: []Event{{Kind: Removed, Group: -1, Tier: block.TierCPU, Hashes: []Hash{1}}}})
 		if err := d.Decode(payload, &b); err != nil || b.Events[0].Medium != want || b.Events[0].Tier != block.TierCPU {
 			t.Errorf("%s: medium %q on %v, error %v", wire, b.Events[0].Medium, b.Events[0].Tier, err)
+		}
+	}
+}
+
+// NoExtraKeys alone decides whether the field is written: no other field of the event does.
+func TestTheFieldExtraKeysIsLeftOutOnRequest(t *testing.T) {
+	for _, name := range []string{"vllm-0.32", "vllm-0.33"} {
+		w, err := ParseWire(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range []Event{{Tier: block.TierGPU}, {Tier: block.TierGPU, LoRA: "a"}, {Tier: block.TierCPU}, {Tier: block.TierCPU, LoRA: "a", Hidden: KeyRoot}} {
+			e.Kind, e.Group, e.Hashes, e.Tokens, e.BlockSize = Stored, -1, []Hash{1}, []uint32{2}, 1
+			for _, without := range []bool{false, true} {
+				e.NoExtraKeys = without
+				var d Decoder
+				var b Batch
+				if err := d.Decode(w.Append(nil, &Batch{Events: []Event{e}}), &b); err != nil || b.Events[0].NoExtraKeys != without {
+					t.Errorf("%s: %+v is read as %+v: %v", name, e, b.Events, err)
+				}
+			}
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 func chunk(c, start, n int, medium string) kvevent.Event {
 	name := func(end int) kvevent.Hash { return kvevent.Hash(c)<<40 | kvevent.Hash(end) }
 	e := kvevent.Event{
-		Kind: kvevent.Stored, Group: -1, Medium: medium, Tier: block.TierCPU, BlockSize: n, Hidden: kvevent.KeySalt,
+		Kind: kvevent.Stored, Group: -1, Medium: medium, Tier: block.TierCPU, BlockSize: n, NoExtraKeys: true,
 		Hashes: []kvevent.Hash{name(start + n)}, Tokens: prompt(c, start+n)[start:],
 	}
 	if start > 0 {
@@ -175,7 +175,7 @@ func TestBlocksWithoutRemovalsAreBoundedInNumber(t *testing.T) {
 	s := r.stream(facts(fleet.EngineVLLM, 16))
 	for c := range 20 {
 		e := stored(c, 0, 16*mostUnremoved/8, 16)
-		e.Medium, e.Tier, e.Hidden = "cpu", block.TierCPU, kvevent.KeySalt
+		e.Medium, e.Tier, e.NoExtraKeys = "cpu", block.TierCPU, true
 		s.Message(uint64(c), wire(t, "vllm-0.32.0", batch(e)))
 	}
 	if n := len(s.unremoved.queue); n != mostUnremoved || len(s.unremoved.latest) != n {

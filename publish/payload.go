@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/kvevent"
 )
 
@@ -96,9 +95,8 @@ func (c *encoder) add(e *Event, size int) {
 		if s.Group != nil {
 			out.Group = *s.Group
 		}
-		if out.ExtraKeys = c.extraKeys(s, len(out.Hashes), out.BlockSize); out.ExtraKeys == nil {
-			out.Hidden, out.Tier = kvevent.KeySalt, block.TierRemote // with these, Append leaves the field out
-		}
+		out.ExtraKeys = c.extraKeys(s, len(out.Hashes), out.BlockSize)
+		out.NoExtraKeys = out.ExtraKeys == nil
 	}
 	c.batch.Events = append(c.batch.Events, out)
 }

@@ -362,7 +362,7 @@ func meant(e *Event, size int) kvevent.Event {
 		out.Salt = s.CacheSalt
 	}
 	if len(s.TokenIDs) == 0 || len(s.TokenIDs) != len(out.Hashes)*out.BlockSize { // the event has no extra keys
-		out.Hidden = kvevent.KeySalt | kvevent.KeyFeature
+		out.Hidden, out.NoExtraKeys = kvevent.KeySalt|kvevent.KeyFeature, true
 		if out.Tier != block.TierGPU {
 			out.Hidden |= kvevent.KeyExtra
 		}

@@ -125,9 +125,7 @@ func (c *encoder) event(b *batch, e *engine.Event) kvevent.Event {
 		out.Parent, out.HasParent = uint64(e.Parent), e.HasParent
 		out.Tokens, out.BlockSize, out.LoRA, out.Salt = e.Tokens, e.BlockSize, e.LoRA, e.Salt
 		out.Features = b.relative(e)
-		if e.Tier != block.TierGPU {
-			out.Hidden = kvevent.KeySalt // vLLM's OffloadingConnector (0.32.0) leaves out extra_keys
-		}
+		out.NoExtraKeys = e.Tier != block.TierGPU // vLLM's OffloadingConnector (0.32.0) leaves out extra_keys
 	}
 	if c.unchained {
 		out.Parent, out.HasParent = 0, false
