@@ -35,8 +35,8 @@ type Options struct {
 
 	// Index sizes the index of each base model.
 	Index kvindex.Config
-	// RemoteIndex says that the index is outside of this process, and that no events are applied to this router. Before
-	// the first decision about a request, the caller asks that index what [Prepared.Lookups] says, and tells the fleet
+	// RemoteIndex says that the router uses a remote index, and that no events are applied to this router. Before the
+	// first decision about a request, the caller asks the remote index what [Prepared.Lookups] says, and tells the fleet
 	// how far each holder's answers can be believed ([fleet.Fleet.SetTrust]). Prompts that were sent and are not
 	// confirmed are still expected by this router.
 	RemoteIndex bool

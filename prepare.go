@@ -40,7 +40,7 @@ type Prepared struct {
 	matches []kvindex.Match // matches of confirmed blocks, by ascending holder
 	sent    []extent        // prompts that were sent and are not confirmed; a holder may be in the list twice
 	matched moment          // the lookup whose results are in matches and sent
-	lookups []Lookup        // the questions to an index outside of this process, with its answers
+	lookups []Lookup        // the questions to a remote index, with its answers
 
 	// Scratch memory of one decision.
 	text     []block.Token   // a part of the prompt's text

@@ -11,8 +11,7 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// Lookup is a question to an index outside of this process: which holders have the beginning of a prompt? See
-// [Options.RemoteIndex].
+// Lookup is a question to a remote index: which holders have the beginning of a prompt? See [Options.RemoteIndex].
 type Lookup struct {
 	Model     string          // the base model
 	BlockSize int             // tokens of a block of Keys
@@ -35,10 +34,10 @@ type Lookup struct {
 	width int // the look-ahead of the engines that the keys are for
 }
 
-// Lookups returns what an index outside of this process has to be asked, before the first decision about the request.
-// The caller writes the answers into the elements. It returns nil if the index is not outside ([Options.RemoteIndex]),
-// if no worker serves the model, or if the request has no tokens. Nearly always there is one question. There are more
-// if workers list different names for one model, or if engines hash blocks with a look-ahead.
+// Lookups returns what a remote index has to be asked, before the first decision about the request. The caller writes
+// the answers into the elements. It returns nil if there is no remote index ([Options.RemoteIndex]), if no worker
+// serves the model, or if the request has no tokens. Nearly always there is one question. There are more if workers
+// list different names for one model, or if engines hash blocks with a look-ahead.
 //
 // The later decisions reuse the keys, and use the answers of the last call, however late they are made. The slice and
 // its elements are valid until [Prepared.Recycle] or the next call.
@@ -147,11 +146,11 @@ func (q *Lookup) check() {
 	}
 }
 
-// SetBlockSize sets the number of tokens of a block of a base model's keys, because the index outside of the process
-// has such blocks. Without SetBlockSize the router chooses the size by the workers that it knows, and so does the other
-// process: but the two may have met the workers in another order. The prompts that were expected in caches are
-// forgotten if the size changes. SetBlockSize does nothing without [Options.RemoteIndex], for a model that no worker
-// serves, and for an impossible size.
+// SetBlockSize sets the number of tokens of a block of a base model's keys, because the remote index has such blocks.
+// Without SetBlockSize the router chooses the size by the workers that it knows, and so does the other process: but the
+// two may have met the workers in another order. The prompts that were expected in caches are forgotten if the size
+// changes. SetBlockSize does nothing without [Options.RemoteIndex], for a model that no worker serves, and for an
+// impossible size.
 func (r *Router) SetBlockSize(model string, tokens int) {
 	x := r.served(model)
 	if x == nil || !r.options.RemoteIndex || tokens < 1 || tokens > block.MaxSize || x.hasher.Size() == tokens {

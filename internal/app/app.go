@@ -81,11 +81,11 @@ type App struct {
 	gateway                                            *gateway.Gateway
 	admin                                              *admin.Admin
 	service                                            *indexService   // nil: the index is not offered
-	remote                                             *indexer.Client // nil: the router has an index of its own
+	indexClient                                        *indexer.Client // nil: the router asks no index service
 	replica                                            *replica.Sync   // nil: requests are not shared
 	giver                                              *snapshot.Giver
 	keeper                                             *snapshot.Keeper
-	shared                                             sharedIndex
+	sharedIndex                                        sharedIndex
 	listening                                          chan struct{} // closed when the addresses below are set
 
 	address, adminAddress net.Addr
@@ -133,7 +133,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 		return nil, err
 	}
 	a.telemetry = telemetry.New(cfg.Telemetry)
-	a.shared.report(a.telemetry)
+	a.sharedIndex.report(a.telemetry)
 	a.journals[0] = a.telemetry.NewJournal("access", cfg.Telemetry.AccessLog, o.Log)
 	a.journals[1] = a.telemetry.NewJournal("decision", cfg.Telemetry.DecisionLog, o.Log)
 	if a.tracer, err = a.telemetry.NewTracer(cfg.Telemetry.Traces, o.Version, o.Log); err != nil {
@@ -160,7 +160,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	if err := a.readCertificates(cfg); err != nil {
 		return nil, err
 	}
-	if err := a.useRemoteIndex(cfg); err != nil {
+	if err := a.useIndexClient(cfg); err != nil {
 		return nil, err
 	}
 	a.gateway = gateway.New(cfg.Gateway, gateway.Parts{
@@ -199,8 +199,8 @@ func (a *App) makeRouter(cfg *config.Config) (blockSize int, err error) {
 	}
 	a.tenants = tenant.NewRegistry()
 	a.tenants.Use(cfg.AllTenants, []byte(cfg.TenantSaltKey))
-	a.share(cfg, &options)
-	a.shareIndex(cfg, &options)
+	a.useSync(cfg, &options)
+	a.useSharedIndex(cfg, &options)
 	if cfg.IndexService.Listen != "" {
 		a.service = newIndexService(a.fleet, &options)
 	}
@@ -402,8 +402,8 @@ func (a *App) run(ctx, stopping context.Context, stop context.CancelCauseFunc, g
 	if a.service != nil {
 		g.run("index service", stop, func() error { return a.service.serve(rest) })
 	}
-	if a.remote != nil {
-		g.run("index client", stop, func() error { return a.remote.Run(rest) })
+	if a.indexClient != nil {
+		g.run("index client", stop, func() error { return a.indexClient.Run(rest) })
 	}
 	if a.issuer != nil {
 		g.run("issuer", stop, func() error { return a.runIssuer(rest) })
@@ -451,7 +451,7 @@ func (a *App) runFollowers(ctx context.Context, g *group, stop context.CancelCau
 	g.run("models", stop, func() error { return a.models.Run(ctx) })
 	g.run("ingest", stop, func() error { return a.kvfeed.Run(ctx) })
 	g.run("snapshots", stop, func() error { return a.keepIndex(ctx) })
-	a.shared.run(ctx, g, stop)
+	a.sharedIndex.run(ctx, g, stop)
 	g.run("stalls", stop, func() error { return a.watchStalls(ctx) })
 	if cfg.WatchInterval > 0 {
 		g.run("files", stop, func() error { return a.watchFiles(ctx, cfg.WatchInterval) })

@@ -6,18 +6,19 @@ import (
 	"github.com/warmpath/warmpath/internal/indexer"
 )
 
-// useRemoteIndex makes the client of an index service, if the configuration names one.
-func (a *App) useRemoteIndex(cfg *config.Config) (err error) {
+// useIndexClient makes the client of an index service, if the configuration names one.
+func (a *App) useIndexClient(cfg *config.Config) (err error) {
 	if cfg.Index.URL != "" {
-		a.remote, err = indexer.NewClient(cfg.Index.ClientConfig, a.router, a.options.Network, a.log)
+		a.indexClient, err = indexer.NewClient(cfg.Index.ClientConfig, a.router, a.options.Network, a.log)
 	}
 	return err
 }
 
-// remoteIndex returns the index that the gateway asks, nil if the router has one of its own.
+// remoteIndex returns the remote index that the gateway asks: that of an index service, or the shared one. It is nil if
+// the router has an index of its own.
 func (a *App) remoteIndex() gateway.RemoteIndex {
-	if a.remote != nil {
-		return a.remote
+	if a.indexClient != nil {
+		return a.indexClient
 	}
-	return a.shared.remote()
+	return a.sharedIndex.remote()
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/warmpath/warmpath/internal/telemetry"
 )
 
-// share makes the router tell other routers of its requests, if the configuration says so. It starts nothing.
-func (a *App) share(cfg *config.Config, options *warmpath.Options) {
+// useSync makes the router tell other routers of its requests, if the configuration says so. It starts nothing.
+func (a *App) useSync(cfg *config.Config, options *warmpath.Options) {
 	if !cfg.Sync.On() {
 		return
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// sharedIndex is this process's part in a shared index: it writes or reads. Both are nil without index.backend: valkey.
+// sharedIndex is this process's part in a shared index: it writes or reads. All are nil without index.backend: valkey.
 type sharedIndex struct {
 	writer *sharedindex.Writer
 	reader *sharedindex.Reader
@@ -20,9 +20,9 @@ type sharedIndex struct {
 	placements *sharedindex.Placements
 }
 
-// shareIndex makes the writer or the reader, and lets the router's indexes tell the writer their changes. The router
-// does not exist yet.
-func (a *App) shareIndex(cfg *config.Config, options *warmpath.Options) {
+// useSharedIndex makes the writer or the reader, and lets the router's indexes tell the writer their changes. The
+// router does not exist yet.
+func (a *App) useSharedIndex(cfg *config.Config, options *warmpath.Options) {
 	c := cfg.Index.Valkey
 	switch {
 	case cfg.Index.WritesShared():
@@ -30,20 +30,20 @@ func (a *App) shareIndex(cfg *config.Config, options *warmpath.Options) {
 			Fleet: a.fleet, Algorithm: options.Algorithm, Log: a.log, Network: a.options.Network,
 			TellAgain: func(generation uint64, h fleet.Holder, from int) int { return a.router.TellAgain(generation, h, from) },
 		})
-		a.shared.writer = w
+		a.sharedIndex.writer = w
 		hearChanges(options, w.IndexChanged)
 	case cfg.Index.ReadsShared():
-		a.shared.reader = sharedindex.NewReader(c, sharedindex.ReaderParts{
+		a.sharedIndex.reader = sharedindex.NewReader(c, sharedindex.ReaderParts{
 			Fleet: a.fleet, Log: a.log, Network: a.options.Network, LearnedTTL: max(options.ApproximateTTL, 0),
 		})
 	default:
 		return
 	}
 	if options.ApproximateTTL > 0 && !a.options.IndexOnly {
-		a.shared.placements = sharedindex.NewPlacements(c, sharedindex.PlacementsParts{
+		a.sharedIndex.placements = sharedindex.NewPlacements(c, sharedindex.PlacementsParts{
 			Fleet: a.fleet, Algorithm: options.Algorithm, TTL: options.ApproximateTTL, Log: a.log, Network: a.options.Network,
 		})
-		hearRequests(options, a.shared.placements)
+		hearRequests(options, a.sharedIndex.placements)
 	}
 }
 
@@ -96,7 +96,7 @@ func hearChanges(options *warmpath.Options, listener func(warmpath.MadeIndex) fu
 	}
 }
 
-// remote returns the index that the gateway asks, nil if the router has one of its own.
+// remote returns the remote index that the gateway asks; nil if it is not the shared one.
 func (s *sharedIndex) remote() gateway.RemoteIndex {
 	if s.reader == nil {
 		return nil

@@ -215,10 +215,10 @@ const (
 // ReadsShared reports whether this process has no index of its own, and reads the shared one.
 func (i *Index) ReadsShared() bool { return i.Backend == BackendValkey && !i.Valkey.Write }
 
-// Elsewhere reports whether the index is outside of this process.
+// Elsewhere reports whether this process uses a remote index.
 func (i *Index) Elsewhere() bool { return i.URL != "" || i.ReadsShared() }
 
-// LookupTimeout is how long a request waits for the index outside of this process.
+// LookupTimeout is how long a request waits for a remote index.
 func (i *Index) LookupTimeout() time.Duration {
 	if i.ReadsShared() {
 		return i.Valkey.Timeout

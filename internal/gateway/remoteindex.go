@@ -9,7 +9,7 @@ import (
 	"github.com/warmpath/warmpath/internal/telemetry"
 )
 
-// RemoteIndex is an index outside of this process.
+// RemoteIndex is a remote index: the index of another process.
 type RemoteIndex interface {
 	// Match appends to q.Matches what each holder of this gateway's fleet has of the prompt. It returns soon after ctx
 	// ends, and keeps no reference to q. It may be called from any goroutine. After an error, q.Matches is not used. Match
@@ -21,9 +21,9 @@ type RemoteIndex interface {
 // the prefill of a thousand tokens.
 const DefaultIndexTimeout = 50 * time.Millisecond
 
-// askIndex asks the index outside of this process about p's prompt, if there is such an index. It is asked here, once
-// for each request, and not during the decision: a decision that waited would hold up all requests in the queue.
-// Without an answer the request is decided by load and by the prompts that were sent before.
+// askIndex asks the remote index about p's prompt, if there is such an index. It is asked here, once for each request,
+// and not during the decision: a decision that waited would hold up all requests in the queue. Without an answer the
+// request is decided by load and by the prompts that were sent before.
 func (g *Gateway) askIndex(ctx context.Context, p *prepared) {
 	if g.Index == nil {
 		return

@@ -9,9 +9,9 @@
 // or programs register them: with the endpoint of their events, as at the standalone indexer of NVIDIA Dynamo and at
 // Mooncake's conductor (Mooncake issue #1403). A registered worker is put into the fleet, and is asked nothing.
 //
-// A [Client] is an index outside of the gateway's process (gateway.RemoteIndex). It registers the gateway's workers at
-// the service, asks about each prompt, and tells the fleet how far the answers can be believed. While the service does
-// not answer, that is not at all.
+// A [Client] is a remote index of the gateway (gateway.RemoteIndex). It registers the gateway's workers at the service,
+// asks about each prompt, and tells the fleet how far the answers can be believed. While the service does not answer,
+// that is not at all.
 //
 // The package knows the wire: indexer.proto has the messages, which proto.go encodes by hand. It refuses to know how
 // matches are computed, and which worker a request should go to.
