@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -268,16 +267,17 @@ func command(t *testing.T, s *testenv.ValkeyServer, words ...string) string {
 	return string(answer[:n])
 }
 
-// A proxy cuts all connections, and slows them down.
+// All connections are cut, and slowed down.
 func TestConnectionsThatAreCutAndSlow(t *testing.T) {
 	s := testenv.StartValkey(t, "valkey")
-	p := newProxy(t, s.Address)
-	w := start(t, func(c *Config) { c.URL = "valkey://" + p.address })
+	cable := testenv.NewCable(t, s.Address)
+	w := start(t, func(c *Config) { c.URL = "valkey://" + cable.Address() })
 	gone := w.store(0, 1)
 	w.store(1, 1)
 	w.exact(0, 1)
 	for round := range 3 {
-		p.cut()
+		cable.Cut()
+		cable.Mend()
 		if round == 0 {
 			w.index.Remove(0, block.TierGPU, 0, gone[10:])
 		}
@@ -285,99 +285,13 @@ func TestConnectionsThatAreCutAndSlow(t *testing.T) {
 	}
 	w.exact(1, 12)
 	testenv.Until(t, "blocks that were removed during a cut are gone", func() bool { return w.blocks(0, 1) == 10 })
-	p.delay.Store(int64(20 * time.Millisecond))
+	cable.SetDelay(20 * time.Millisecond)
 	w.store(2, 3)
 	w.exact(2, 3)
-	p.delay.Store(int64(2 * time.Second))
+	cable.SetDelay(2 * time.Second)
 	testenv.Until(t, "a server that is too slow is not trusted", func() bool { return w.blocks(2, 3) == -1 && w.trust(2) == fleet.TrustNone })
-	p.delay.Store(0)
+	cable.SetDelay(0)
 	w.exact(2, 3)
-}
-
-// proxy passes bytes on to a server.
-type proxy struct {
-	address  string
-	listener net.Listener
-	stopped  atomic.Bool
-	delay    atomic.Int64
-
-	mu    sync.Mutex // guards conns
-	conns map[net.Conn]bool
-}
-
-func newProxy(t *testing.T, to string) *proxy {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &proxy{address: l.Addr().String(), listener: l, conns: map[net.Conn]bool{}}
-	var running sync.WaitGroup
-	running.Go(func() {
-		for {
-			client, err := l.Accept()
-			if err != nil {
-				return
-			}
-			server, err := net.Dial("tcp", to)
-			if err != nil {
-				client.Close()
-				continue
-			}
-			p.mu.Lock()
-			p.conns[client], p.conns[server] = true, true
-			p.mu.Unlock()
-			if p.stopped.Load() {
-				p.cut()
-			}
-			for _, pair := range [][2]net.Conn{{client, server}, {server, client}} {
-				running.Go(func() { p.pass(pair[0], pair[1]) })
-			}
-		}
-	})
-	t.Cleanup(func() {
-		p.stop()
-		running.Wait()
-	})
-	return p
-}
-
-// stop cuts all connections for good.
-func (p *proxy) stop() {
-	p.stopped.Store(true)
-	p.listener.Close()
-	p.cut()
-}
-
-func (p *proxy) pass(from, to net.Conn) {
-	defer from.Close()
-	defer to.Close()
-	buffer := make([]byte, 64<<10)
-	for {
-		n, err := from.Read(buffer)
-		if d := time.Duration(p.delay.Load()); d > 0 {
-			slow, end := context.WithTimeout(context.Background(), d)
-			<-slow.Done()
-			end()
-		}
-		if n > 0 {
-			if _, err := to.Write(buffer[:n]); err != nil {
-				return
-			}
-		}
-		if err != nil {
-			return
-		}
-	}
-}
-
-func (p *proxy) cut() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for c := range p.conns {
-		c.Close()
-		delete(p.conns, c)
-	}
 }
 
 func TestAFullServerLosesBlocksAndClaimsNone(t *testing.T) {

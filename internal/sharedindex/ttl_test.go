@@ -25,13 +25,13 @@ func TestAWriterThatDiesLeavesNothing(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			s := testenv.StartValkey(t, kind)
-			p := newProxy(t, s.Address)
-			h := start(t, func(c *Config) { c.URL, c.TTL = "valkey://"+p.address, 2*time.Second })
+			cable := testenv.NewCable(t, s.Address)
+			h := start(t, func(c *Config) { c.URL, c.TTL = "valkey://"+cable.Address(), 2*time.Second })
 			h.store(0, 1)
 			h.store(1, 2)
 			h.exact(0, 1)
 			h.exact(1, 2)
-			p.stop()
+			cable.Cut()
 			testenv.Until(t, "the server is empty", func() bool { return command(t, s, "DBSIZE") == ":0\r\n" })
 		})
 	}

@@ -167,19 +167,19 @@ func TestHistoriesOfRoutersWithFaultsAreSound(t *testing.T) {
 	t.Run("nats", func(t *testing.T) {
 		port := testenv.FreePort(t)
 		server := natsServer(t, port)
-		lines := make([][]*cable, 4)
+		lines := make([][]*testenv.Cable, 4)
 		n := nemesis{deck: []string{"cut", "delay", "nats", "router", "engine", "heal", "router", "engine", "cut", "delay"}, lines: lines}
 		n.nats = func() {
 			server.Stop(syscall.SIGKILL)
 			server = natsServer(t, port)
 		}
 		n.play(t, func(i int) string {
-			lines[i] = []*cable{newCable(t, fmt.Sprintf("127.0.0.1:%d", port))}
-			return fmt.Sprintf(`{nats: "nats://%s", key: "a key of the test"}`, lines[i][0].addr())
+			lines[i] = []*testenv.Cable{testenv.NewCable(t, fmt.Sprintf("127.0.0.1:%d", port))}
+			return fmt.Sprintf(`{nats: "nats://%s", key: "a key of the test"}`, lines[i][0].Address())
 		})
 	})
 	t.Run("embedded", func(t *testing.T) {
-		lines := make([][]*cable, 4)
+		lines := make([][]*testenv.Cable, 4)
 		n := nemesis{deck: []string{"cut", "delay", "router", "engine", "heal"}, lines: lines}
 		n.play(t, embeddedServers(t, lines))
 	})
@@ -187,7 +187,7 @@ func TestHistoriesOfRoutersWithFaultsAreSound(t *testing.T) {
 
 // embeddedServers returns the settings of routers with embedded servers. There is one line between each two routers, so
 // that a cut line cuts the connection. lines gets the lines of each router.
-func embeddedServers(t *testing.T, lines [][]*cable) func(i int) string {
+func embeddedServers(t *testing.T, lines [][]*testenv.Cable) func(i int) string {
 	t.Helper()
 	var ports []int
 	for range lines {
@@ -196,9 +196,9 @@ func embeddedServers(t *testing.T, lines [][]*cable) func(i int) string {
 	return func(i int) string {
 		var routes []string
 		for j := i + 1; j < len(lines); j++ {
-			l := newCable(t, fmt.Sprintf("127.0.0.1:%d", ports[j]))
+			l := testenv.NewCable(t, fmt.Sprintf("127.0.0.1:%d", ports[j]))
 			lines[i], lines[j] = append(lines[i], l), append(lines[j], l)
-			routes = append(routes, fmt.Sprintf("%q", "nats-route://"+l.addr()))
+			routes = append(routes, fmt.Sprintf("%q", "nats-route://"+l.Address()))
 		}
 		return fmt.Sprintf("{embedded: true, listen: 127.0.0.1:%d, routes: [%s]}", ports[i], strings.Join(routes, ", "))
 	}
@@ -206,9 +206,9 @@ func embeddedServers(t *testing.T, lines [][]*cable) func(i int) string {
 
 // nemesis does harm to four routers.
 type nemesis struct {
-	deck  []string   // what it does, in random order
-	lines [][]*cable // of each router
-	nats  func()     // kills NATS, and starts it again
+	deck  []string           // what it does, in random order
+	lines [][]*testenv.Cable // of each router
+	nats  func()             // kills NATS, and starts it again
 }
 
 // play starts routers and clients, does harm, and checks what happened.
@@ -268,12 +268,13 @@ func (n *nemesis) do(t *testing.T, harm string, random *rand.Rand, r *routers, s
 	switch harm {
 	case "cut":
 		for _, l := range n.lines[i] {
-			l.set(true, 0)
+			l.Cut()
 		}
 	case "delay":
 		late := time.Duration(random.IntN(300)) * time.Millisecond
 		for _, l := range n.lines[i] {
-			l.set(false, late)
+			l.Mend()
+			l.SetDelay(late)
 		}
 	case "nats":
 		n.nats()
@@ -291,7 +292,8 @@ func (n *nemesis) do(t *testing.T, harm string, random *rand.Rand, r *routers, s
 func (n *nemesis) heal() {
 	for _, lines := range n.lines {
 		for _, l := range lines {
-			l.set(false, 0)
+			l.Mend()
+			l.SetDelay(0)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -48,10 +49,15 @@ func readFrame(from *bufio.Reader) (f frame, err error) {
 // heldBack is how long a message waits for the next one, with which it changes places.
 const heldBack = 40 * time.Millisecond
 
-// shuffle carries frames until one end closes, and swaps each two messages that follow each other within heldBack.
-// Other frames pass them. TCP itself keeps the order of its bytes, so only whole messages can change places: as they do
+// shuffler carries frames over a cable, and swaps messages.
+type shuffler struct {
+	swapped atomic.Int64 // pairs of messages that changed their order
+}
+
+// carry carries frames until one end closes, and swaps each two messages that follow each other within heldBack. Other
+// frames pass them. TCP itself keeps the order of its bytes, so only whole messages can change places: as they do
 // where messages of one sender take two ways.
-func (l *cable) shuffle(to, from net.Conn) {
+func (s *shuffler) carry(to, from net.Conn) {
 	frames := make(chan frame)
 	var wg sync.WaitGroup
 	wg.Go(func() { // ends when an end closes; waited for below
@@ -80,7 +86,7 @@ func (l *cable) shuffle(to, from net.Conn) {
 				timer.Reset(heldBack)
 			default:
 				out, held = append(bytes.Clone(f.text), held...), nil
-				l.swapped.Add(1)
+				s.swapped.Add(1)
 			}
 		case <-timer.C:
 			out, held = held, nil
@@ -99,11 +105,11 @@ func TestRoutersShareThoughMessagesChangePlaces(t *testing.T) {
 	testenv.Binary(t)
 	port := testenv.FreePort(t)
 	natsServer(t, port)
-	var lines []*cable
+	var lines []*shuffler
 	r := startRouters(t, 3, startEngines(t, 4), func(int) string {
-		l := startCable(t, &cable{target: fmt.Sprintf("127.0.0.1:%d", port), shuffles: true})
-		lines = append(lines, l)
-		return fmt.Sprintf(`{nats: "nats://%s"}`, l.addr())
+		s := &shuffler{}
+		lines = append(lines, s)
+		return fmt.Sprintf(`{nats: "nats://%s"}`, testenv.NewCableWith(t, fmt.Sprintf("127.0.0.1:%d", port), s.carry).Address())
 	})
 	r.together(t, 2)
 	c := r.startClients(t, 6)
