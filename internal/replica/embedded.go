@@ -29,13 +29,15 @@ import (
 const (
 	// startTimeout bounds the start of an embedded server. It opens a listener and starts some goroutines.
 	startTimeout = 10 * time.Second
-	// routeInterval is how often missing routes are looked at.
+	// routeInterval is the time between two looks at the missing routes.
 	routeInterval = 200 * time.Millisecond
+	// allInterval is the time between two looks if a look finds that all servers answer, and that there is nothing to
+	// do: a missing route leads to this router itself, or to a server that refuses it. If the number of routes changes,
+	// the next look is at once.
+	allInterval = 5 * time.Second
 	// stoodInterval is how long the routes are the same before the server may be hurried again when they change. It is
 	// longer than the time between two attempts of the server to have a route that is refused.
 	stoodInterval = 2 * time.Second
-	// allInterval is how often they are looked at while all servers can be reached. A route that is lost ends the wait.
-	allInterval = 5 * time.Second
 	// maxWaiting bounds what waits at the embedded server for one slow client or server, in bytes. It then closes the
 	// connection, and the routers ask each other for what was lost.
 	maxWaiting = 8 << 20

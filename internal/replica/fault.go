@@ -14,6 +14,9 @@ const (
 	// aloneAfter is how long there is no connection before the log says so. Servers that start together need some 600 ms
 	// to find each other.
 	aloneAfter = time.Second
+	// faultAge is how long the last error of an embedded server's routes is given as the reason. The server tries a
+	// refused route again each second, so an older error is over.
+	faultAge = 5 * time.Second
 	// warnInterval is the least time between two warnings of one kind.
 	warnInterval = time.Minute
 )
@@ -54,8 +57,8 @@ func (l *natsLink) fault() fault {
 		if route := node.unreached.Load(); route != nil {
 			f.problem = *route
 		}
-		if last != nil && time.Since(last.at) > allInterval {
-			last = nil // a refused route is tried again each second
+		if last != nil && time.Since(last.at) > faultAge {
+			last = nil
 		}
 	}
 	if last != nil {

@@ -63,7 +63,7 @@ func (r *receiver) drop(p *peer, why string) {
 			break
 		}
 	}
-	s.gone[p.id] = goneRouter{header{from: p.id, started: p.started, number: p.number, to: p.direct}, p.heard}
+	s.gone[p.id] = goneRouter{started: p.started, number: p.number, direct: p.direct, heard: p.heard}
 }
 
 // forget removes a peer. Callers hold s.mu.

@@ -34,7 +34,6 @@ type peer struct {
 	heard       time.Time     // when its last packet came
 	excused     time.Duration // how much of the time since then this process stood still
 	beat        time.Time     // when its last heartbeat came
-	known       time.Time     // until when its packets came before it was gone; zero: it was not gone
 	retained    time.Time     // when its requests last got a sign of life
 	clock       int64         // of its last heartbeat, microseconds of its own clock
 	clockAt     time.Time     // when this came
@@ -42,6 +41,10 @@ type peer struct {
 	delay       time.Duration // mean time that messages take; 0: not known
 	number      uint64        // of the last packet to all
 	direct      uint64        // of the last packet to this router
+
+	// heardUntil is when the last packet of the peer came before it was dropped: this router heard of the requests that
+	// the peer placed before. Zero: it was not dropped.
+	heardUntil time.Time
 
 	placements *warmpath.Peer
 	underWay   map[uint64]followed
@@ -51,11 +54,12 @@ type peer struct {
 	freedAt    int
 	refused    waitingAdds // requests under way whose worker is not known here
 	ended      waitingAdds // requests that have ended, whose worker is not known here
-	tried      uint64      // the generation of the fleet in which these were added again
-	overfull   bool        // some of refused were dropped
-	mend       bool        // their workers may be known now
-	mended     time.Time   // when the peer was asked for them last
 	tenants    map[string]spent
+
+	retried  uint64    // the generation of the fleet at the last retry of refused and ended
+	overfull bool      // requests of refused were dropped for want of memory, and the peer was not asked for them
+	mend     bool      // overfull, and the fleet has changed since: the peer is to be asked for the dropped requests
+	mended   time.Time // when the peer was asked for dropped requests last
 
 	keysDropped uint64 // requests of placements that lost their keys, as counted so far
 

@@ -73,7 +73,7 @@ func (r *receiver) changed() {
 	s.parts.Log.Info("connected to NATS: requests are shared with the other routers", "sync", s.cfg.mode(), "group", s.cfg.Group, "signed", s.cfg.Key != "")
 	s.counts.reconnects.Add(1)
 	closeOnce(s.joined)
-	s.order(order{kind: recordHeartbeat, ask: ask{recent: true}})
+	s.order(order{kind: recordHeartbeat, hello: true})
 	s.mu.Lock()
 	for _, p := range s.peers {
 		p.differs = true
@@ -182,7 +182,7 @@ func (r *receiver) peer(h header, now time.Time) *peer {
 		return nil
 	}
 	gone, was := s.gone[h.from]
-	if was && (gone.started != h.started || h.to == 0 && h.number <= gone.number || h.to != 0 && h.number <= gone.to) {
+	if was && (gone.started != h.started || h.to == 0 && h.number <= gone.number || h.to != 0 && h.number <= gone.direct) {
 		r.dropped(dropOld, now)
 		return nil
 	}
@@ -193,7 +193,7 @@ func (r *receiver) peer(h header, now time.Time) *peer {
 	p := newPeer(h, s.parts.NewPeer())
 	p.heard, p.beat, p.retained, p.differs = now, now, now, true
 	if was {
-		p.number, p.direct, p.known = gone.number, gone.to, gone.heard
+		p.number, p.direct, p.heardUntil = gone.number, gone.direct, gone.heard
 		delete(s.gone, h.from)
 	}
 	s.peers[h.from] = p
@@ -297,7 +297,7 @@ func (r *receiver) record(p *peer, kind byte, c *content, body []byte, number ui
 	case recordRecent:
 		since := c.age()
 		body := c.data
-		if now.Add(-since).Before(p.known) {
+		if now.Add(-since).Before(p.heardUntil) {
 			return // this router heard of it when it was placed, and may have placed later turns of the talk itself
 		}
 		c.placement(&r.placement)

@@ -98,7 +98,7 @@ func (w *sender) tell() {
 func (w *sender) obey(o order) {
 	switch o.kind {
 	case recordHeartbeat:
-		w.hello = w.hello || o.ask.recent
+		w.hello = w.hello || o.hello
 		w.heartbeat(time.Now())
 	case recordAsk:
 		w.s.counts.asks.Add(1)

@@ -56,8 +56,9 @@ type Sync struct {
 
 // goneRouter is a router that is gone.
 type goneRouter struct {
-	header
-	heard time.Time // when its last packet came
+	started        uint64
+	number, direct uint64    // of its last packet to all, and of its last packet to this router
+	heard          time.Time // when its last packet came
 }
 
 // link is the connection to the other routers. NATS is one; tests have another.
@@ -75,9 +76,10 @@ type link interface {
 
 // order is a packet that the receiver wants to be sent.
 type order struct {
-	kind byte   // recordAsk, or recordState
-	to   uint64 // 0: all
-	ask  ask
+	kind  byte   // recordHeartbeat, recordAsk or recordState
+	to    uint64 // the router that is asked, or is answered; 0 for a heartbeat, which goes to all
+	ask   ask    // the question to send, or the question to answer
+	hello bool   // the heartbeat wants an answer
 }
 
 // maxOrders bounds the orders that wait. A router that is asked by all its peers at once gets one from each.

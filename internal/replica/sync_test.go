@@ -181,6 +181,43 @@ func TestADeadRoutersLoadIsGoneWithinTwoSeconds(t *testing.T) {
 	})
 }
 
+// A router that connects again asks the others for a heartbeat, so it does not wait for their next ones.
+func TestARouterThatConnectsAgainWantsHeartbeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBus(1)
+		one := b.join(t, DefaultConfig(), 1, nil)
+		b.join(t, DefaultConfig(), 1, nil)
+		testenv.Pass(time.Second)
+		hellos := 0
+		b.set(func() {
+			one.link.off = true
+			b.lost = func(packet []byte, _ uint64) bool {
+				h, records, err := new(signer).open(packet)
+				for err == nil && len(records) > 0 && h.from == one.sync.id {
+					var kind byte
+					var body []byte
+					kind, body, records, err = nextRecord(records)
+					c := content{data: body}
+					if kind == recordHeartbeat && c.heartbeat().hello {
+						hellos++
+					}
+				}
+				return false
+			}
+		})
+		wake(one.sync.changes)
+		testenv.Pass(time.Second)
+		b.set(func() { one.link.off = false })
+		wake(one.sync.changes)
+		testenv.Pass(time.Second)
+		b.set(func() {
+			if hellos != 1 {
+				t.Errorf("a router that connects again says hello %d times, want once", hellos)
+			}
+		})
+	})
+}
+
 func TestARouterThatStopsSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBus(1)

@@ -125,7 +125,7 @@ func (r *receiver) retry(p *peer, now time.Time) {
 	for e := p.ended.order.Front(); e != nil && now.After(e.Value.(*waitingAdd).until); e = p.ended.order.Front() {
 		p.ended.removeOldest()
 	}
-	if fleet := r.s.parts.Fleet.Snapshot().Generation(); fleet != p.tried {
+	if fleet := r.s.parts.Fleet.Snapshot().Generation(); fleet != p.retried {
 		for _, w := range p.refused.all() {
 			r.retryUnderWay(p, w, now)
 		}
@@ -135,10 +135,10 @@ func (r *receiver) retry(p *peer, now time.Time) {
 				p.ended.put(w)
 			}
 		}
-		p.tried, p.mend = fleet, p.overfull // at the end: a policy may have panicked
+		p.retried, p.mend = fleet, p.overfull // at the end: a policy may have panicked
 	}
 	if p.mend && now.Sub(p.mended) >= mendInterval {
-		// The requests that were dropped may find their workers, too.
+		// The requests that were dropped may find their workers, too: forgetLost makes the peer tell of them again.
 		p.mend, p.overfull, p.mended = false, false, now
 		p.forgetLost()
 	}
