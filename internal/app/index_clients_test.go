@@ -15,6 +15,7 @@ import (
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/internal/app"
 	"github.com/warmpath/warmpath/internal/config"
+	"github.com/warmpath/warmpath/internal/discovery"
 	"github.com/warmpath/warmpath/publish"
 	"github.com/warmpath/warmpath/test/testenv"
 )
@@ -270,13 +271,10 @@ func TestAClientOfMooncakesConductorIsServed(t *testing.T) {
 }
 
 // A client with chats asks about them as they are: the service asks the engine for the token ids. The engine is
-// registered under its URL.
+// in the service's list, so it may see the prompts of clients.
 func TestAChatIsScoredAsTheEngineTokenizesIt(t *testing.T) {
 	e := engine(t, nil)
-	s := startIndex(t, nil)
-	from := e.Sources()[0]
-	// With the replay endpoint, events that the engine publishes before the service has connected are not lost.
-	s.must(http.StatusCreated, "POST", "/register", fmt.Sprintf(`{"instance_id":%q,"endpoint":%q,"replay_endpoint":%q,"model_name":"mock"}`, e.URL(), from.Endpoint, from.Replay), nil)
+	s := startIndex(t, func(c *config.Config) { c.Workers = []discovery.Target{{URL: e.URL()}} })
 	chat := `{"model":"mock","messages":[{"role":"user","content":"` + strings.Repeat("A story that is told in many words. ", 40) + `"}],"max_tokens":1}`
 	resp, err := s.client.Post(e.URL()+"/v1/chat/completions", "application/json", bytes.NewReader([]byte(chat)))
 	if err != nil {
