@@ -101,6 +101,9 @@ func (p *probe) run(ctx context.Context) error {
 		}
 		p.vllm(ctx)
 	case fleet.EngineTRTLLM, fleet.EngineOther:
+		if p.target.Events != "" {
+			break // the operator has said where the events are, or that there are none
+		}
 		p.note("engine %s reports no block size and no event endpoint: give events=ENDPOINT if it publishes KV events", p.Facts.Engine)
 	}
 	p.boundRanks()
@@ -277,7 +280,8 @@ func (p *probe) surface(ctx context.Context) {
 		if err == nil {
 			err = errors.New("POST /tokenize counted no tokens")
 		}
-		p.note("requests cannot be tokenized by this worker: %v", err)
+		p.note("this worker gives no token ids: its KV events count for texts and chats only if another worker of the model gives them, "+
+			"or the router has the model's files (--model-path DIR): %v", err)
 	}
 	if p.Facts.Engine != fleet.EngineVLLM {
 		return

@@ -226,6 +226,21 @@ func TestAProbeReadsEnginesAnswers(t *testing.T) {
 	}
 }
 
+// A publisher of events= has said where its events are. The note about /tokenize says what to do.
+func TestTheNotesOfAnotherEngineFitItsTarget(t *testing.T) {
+	url := serve(t, answers{"GET /v1/models": `{"data":[{"id":"m"}]}`})
+	for options, asks := range map[string]bool{"": true, ",events=tcp://*:5557,replay=tcp://*:5657": false, ",events=none": false} {
+		target, err := ParseTarget(url + options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		notes := strings.Join(probeOf(t, target).Notes, "\n")
+		if strings.Contains(notes, "give events=ENDPOINT") != asks || !strings.Contains(notes, "--model-path DIR") {
+			t.Errorf("with the options %q:\n%s", options, notes)
+		}
+	}
+}
+
 // A worker behind a Unix socket has no host, and is on this machine: so is a publisher at a loopback address.
 func TestALoopbackAddressIsThatOfAWorkerBehindASocket(t *testing.T) {
 	p := &probe{asker: asker{target: Target{URL: "unix:///run/vllm.sock"}}}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -207,16 +208,21 @@ func (u *unit) refusals(now time.Time) string {
 // tell logs the source of the ids: once when it is decided, and after that at each change. It does not log files that
 // the operator named.
 func (f *Finder) tell(u *unit, s *Status) {
-	said := strings.Join([]string{string(s.Source), s.Folder, s.Why}, "\x00")
-	if s.Source == Searching || s.Source == FromGiven || said == u.logged {
+	mute := !slices.ContainsFunc(u.members, func(m *member) bool { return m.gives })
+	state := strings.Join([]string{string(s.Source), s.Folder, s.Why, strconv.FormatBool(mute && s.Source == FromEngine)}, "\x00")
+	if s.Source == Searching || s.Source == FromGiven || state == u.logged {
 		return
 	}
-	u.logged = said
-	if s.Source == FromFiles {
+	u.logged = state
+	switch {
+	case s.Source == FromFiles:
 		f.Log.Info("token ids are made here: the model's files were found, and their ids equal the engine's",
 			"model", s.Model, "engine", s.Engine, "from", s.Folder, "checked_prompts", s.Prompts)
-		return
+	case mute:
+		f.Log.Info("no worker of the model gives token ids: without the model's files or a tokenizer service, its KV events are not used for texts and chats",
+			"model", s.Model, "engine", u.members[0].engine, "because", s.Why, "to_make_them_here", s.Advice)
+	default:
+		f.Log.Info("token ids are asked of the engine, which delays requests", "model", s.Model, "engine", s.Engine,
+			"because", s.Why, "to_make_them_here", s.Advice)
 	}
-	f.Log.Info("token ids are asked of the engine, which delays requests", "model", s.Model, "engine", s.Engine,
-		"because", s.Why, "to_make_them_here", s.Advice)
 }

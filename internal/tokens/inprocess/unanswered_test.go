@@ -38,6 +38,27 @@ func TestAnEngineThatAnswersNoProbeIsLoggedWithAdvice(t *testing.T) {
 	})
 }
 
+// An engine without /tokenize is asked for nothing, so the log does not say that it is asked.
+func TestTheLogSaysIfNoWorkerGivesTokenIDs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := runFinder(t, func(p *FinderParts) { p.Off = true })
+		facts := fleet.Facts{Engine: fleet.EngineOther, BlockSize: 16, Models: []fleet.Model{{ID: "m"}}}
+		x.Fleet.SetHealth(x.Fleet.Put("http://a", facts), true, "")
+		x.after(time.Minute)
+		log := x.log.String()
+		if !strings.Contains(log, "no worker of the model gives token ids") || !strings.Contains(log, "engine="+fleet.EngineOther.String()) ||
+			!strings.Contains(log, "--model-path m=DIR") || strings.Contains(log, "asked of the engine") {
+			t.Errorf("%s", log)
+		}
+		facts.CanTokenize = true
+		x.Fleet.Put("http://a", facts)
+		x.after(time.Minute)
+		if log := x.log.String(); strings.Count(log, "\n") != 2 || !strings.Contains(log, "token ids are asked of the engine") {
+			t.Errorf("a worker that gives ids:\n%s", log)
+		}
+	})
+}
+
 // Another worker of the same version agrees, so the silent worker is not needed. The silent worker also delays nothing
 // while a worker of another version is asked.
 func TestOneSilentWorkerOfManyDelaysNothing(t *testing.T) {

@@ -69,6 +69,8 @@ type member struct {
 	worker  tokens.Worker
 	origins []string
 	ready   bool
+	gives   bool   // its probe found that it answers questions for token ids
+	engine  string // the engine's name, also of an engine that worker.Kind does not tell from vLLM
 	holders []fleet.Holder
 }
 
@@ -89,7 +91,8 @@ func memberOf(w *fleet.Worker) *member {
 	if model == "" {
 		return nil
 	}
-	m := &member{worker: tokens.WorkerOf(w, model), ready: w.Ready, holders: w.Holders}
+	m := &member{worker: tokens.WorkerOf(w, model), ready: w.Ready, holders: w.Holders,
+		gives: w.Facts.CanTokenize || w.Facts.CanRender, engine: w.Facts.Engine.String()}
 	m.origins = append(slices.Clone(w.Facts.Origins), m.worker.Root, model)
 	m.identity = identity{w.URL, w.Incarnation, group{w.Facts.Version, strings.Join(m.origins, "\x00")}}
 	return m
