@@ -70,13 +70,16 @@ func (feed *Feed) Replayable() []Place {
 // index that evicts all the time makes no checkpoints.
 const checkpointTries = 3
 
+// ErrNotFollowed means that no worker at this URL has this rank, or that its events are not followed.
+var ErrNotFollowed = errors.New("its events are not followed here")
+
 // Checkpoint returns a checkpoint of a followed holder. The holder's events wait meanwhile, some tens of milliseconds
 // for 10^5 blocks; other holders' events and all readers of the index go on. The checkpoint takes some 20 bytes for
 // each block. If the holder's history is not whole, or its blocks cannot be dumped, the error says why.
 func (feed *Feed) Checkpoint(at Place) (c *Checkpoint, err error) {
 	f := feed.at(at)
 	if f == nil {
-		return nil, errors.New("its events are not followed here")
+		return nil, ErrNotFollowed
 	}
 	for range checkpointTries {
 		err = f.sequence.cut(func(next uint64, digests []uint64) (err error) {
@@ -279,6 +282,7 @@ func (feed *Feed) supply(f *follower) {
 	if !feed.warm.asking.Load() {
 		return
 	}
+	f.supplied = true
 	f.sequence.lacking = func() {
 		select {
 		case feed.warm.lacking <- struct{}{}:

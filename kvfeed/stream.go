@@ -35,6 +35,7 @@ type stream struct {
 	extras      *extras        // values of extra_key that requests to the holder carried
 	wire        func() StreamStats
 	checkpoints *checkpointCounters // shared by all streams of the feed
+	supplied    bool                // somebody looks for a checkpoint while the history is not whole
 
 	began      atomic.Int64  // when the present call of the handler began or last made progress, Unix nanoseconds; 0: none
 	moved      atomic.Int64  // when any call of the handler last made progress or ended, Unix nanoseconds
@@ -426,6 +427,11 @@ func (s *stream) Lost(from, to uint64) {
 		missing = fmt.Sprintf("history before message %d is missing", to)
 	}
 	s.forget(missing)
+	if from == 0 && to > 0 && s.supplied { // nothing of this stream was known, so nothing is lost
+		s.log.Info("the history of KV events is not known: a checkpoint of it is looked for", "missing", missing)
+		s.assess(time.Now())
+		return
+	}
 	s.warn("lost", "KV events are lost: the holder is forgotten and learned again", "missing", missing)
 	s.assess(time.Now())
 }

@@ -42,6 +42,18 @@ func saveFile(ctx context.Context, path string, feed *kvfeed.Feed, version strin
 	return holders, blocks, nil
 }
 
+// tryFile returns why a snapshot could not be written to path. It makes a file beside it, and removes this file.
+func tryFile(path string) error {
+	if err := ours(path); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), unfinished(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
 // unfinished returns the pattern of the names of files that are not finished, see os.CreateTemp.
 func unfinished(path string) string { return "." + filepath.Base(path) + ".*" }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -39,7 +40,10 @@ type Keeper struct {
 	config Config
 	Parts
 	counts keeperCounts
-	own    map[string]bool // the addresses of peers at which this process itself answered. Only Run uses it
+	// Only Run uses the fields below.
+	own     map[string]bool         // the addresses of peers at which this process itself answered
+	strange map[string]bool         // the peers of which the log has said that they do not follow a worker
+	offered map[kvfeed.Place]string // the holders of which the feed took a checkpoint at the start, and its source; nil later
 }
 
 type keeperCounts struct{ peers, peersFailed, files, filesFailed, saved, savesFailed atomic.Uint64 }
@@ -55,7 +59,7 @@ type Stats struct {
 
 // NewKeeper returns a Keeper, and prepares the feed: call it before the feed runs. It starts nothing.
 func NewKeeper(cfg Config, p Parts) *Keeper {
-	k := &Keeper{config: cfg, Parts: p, own: map[string]bool{}}
+	k := &Keeper{config: cfg, Parts: p, own: map[string]bool{}, strange: map[string]bool{}, offered: map[kvfeed.Place]string{}}
 	if len(cfg.Peers) > 0 || p.Others != nil {
 		p.Feed.KeepMessages()
 	}
@@ -86,8 +90,9 @@ const offeredFor = time.Minute
 // Run warms the feed, and then asks peers for checkpoints of holders whose history is not whole, and saves the file
 // regularly, until ctx ends. It returns nil.
 func (k *Keeper) Run(ctx context.Context) error {
+	k.tryFile()
 	k.warm(ctx)
-	drop := time.After(offeredFor)
+	claimed, drop := time.After(claimedWithin), time.After(offeredFor)
 	look := time.NewTicker(time.Second)
 	defer look.Stop()
 	var save <-chan time.Time
@@ -102,6 +107,8 @@ func (k *Keeper) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-claimed:
+			k.noteUnclaimed()
 		case <-drop:
 			k.Feed.Drop()
 		case <-save:
@@ -113,6 +120,51 @@ func (k *Keeper) Run(ctx context.Context) error {
 		if k.askForLacking(ctx) {
 			again.Reset(5 * time.Millisecond) // the pauses of Feed.Lacking are longer, so most looks ask nobody
 		}
+	}
+}
+
+// claimedWithin is how long the workers of checkpoints may take to join before the log says that they have not. A
+// router finds 1,000 workers in 10 s.
+const claimedWithin = 20 * time.Second
+
+// noteOffered notes that the feed took a checkpoint, until noteUnclaimed.
+func (k *Keeper) noteOffered(at kvfeed.Place, from string) {
+	if k.offered != nil {
+		k.offered[at] = from
+	}
+}
+
+// noteUnclaimed logs that the feed follows no worker under the names of some checkpoints: routers tell workers apart by
+// their URLs.
+func (k *Keeper) noteUnclaimed() {
+	for _, p := range k.Feed.Places() {
+		delete(k.offered, p)
+	}
+	from, workers := map[string]bool{}, map[string]bool{}
+	for p, source := range k.offered {
+		from[source], workers[p.Worker] = true, true
+	}
+	k.offered = nil
+	if len(workers) == 0 {
+		return
+	}
+	named := slices.Sorted(maps.Keys(workers))
+	k.Log.Warn("checkpoints are not used, because this router follows no events of their workers: name the workers by the same URLs on all routers, "+
+		"or look whether these workers answer", "workers", len(named), "such_as", named[0], "from", strings.Join(slices.Sorted(maps.Keys(from)), " "))
+}
+
+// tryFile logs at the start what would keep the file from being written.
+func (k *Keeper) tryFile() {
+	path := k.config.SnapshotFile
+	if path == "" {
+		return
+	}
+	switch err := tryFile(path); {
+	case errors.Is(err, errForeign):
+		k.Log.Warn("the file of index.snapshot_file is no snapshot of an index, so it is never replaced: name another file, or move this one", "file", path)
+	case err != nil:
+		k.Log.Warn("the index cannot be saved: let the user of this process write in the folder of index.snapshot_file, or name a file in another folder",
+			"file", path, "error", err)
 	}
 }
 
@@ -157,8 +209,8 @@ func (k *Keeper) warm(ctx context.Context) {
 		return
 	}
 	n, err := loadFile(k.config.SnapshotFile, room, func(c *kvfeed.Checkpoint) {
-		if !known[kvfeed.Place{Worker: c.Worker, Rank: c.Rank}] {
-			k.offer(c, k.config.SnapshotFile)
+		if !known[kvfeed.Place{Worker: c.Worker, Rank: c.Rank}] && k.offer(c, k.config.SnapshotFile) {
+			k.noteOffered(kvfeed.Place{Worker: c.Worker, Rank: c.Rank}, k.config.SnapshotFile)
 		}
 	}, func(s *skippedHolder) { k.noteSkipped(s, k.config.SnapshotFile) })
 	switch {
@@ -252,7 +304,12 @@ func (k *Keeper) fetch(ctx context.Context, peer string, places []kvfeed.Place, 
 		return nil, errItself
 	default:
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 300))
-		return nil, fmt.Errorf("status %d: %s", resp.StatusCode, strings.Join(strings.Fields(string(text)), " "))
+		err := fmt.Errorf("status %d: %s", resp.StatusCode, strings.Join(strings.Fields(string(text)), " "))
+		if resp.StatusCode == http.StatusUnauthorized {
+			err = fmt.Errorf("%w; give both routers the same admin key (WARMPATH_ADMIN_KEY, admin.key_file or admin.key), "+
+				"or both index services the same WARMPATH_INDEX_KEY", err)
+		}
+		return nil, err
 	}
 	r, err := newReader(resp.Body, *room)
 	for err == nil {
@@ -263,6 +320,7 @@ func (k *Keeper) fetch(ctx context.Context, peer string, places []kvfeed.Place, 
 			at := kvfeed.Place{Worker: c.Worker, Rank: c.Rank}
 			if !known[at] && k.offer(c, peer) {
 				known[at] = true
+				k.noteOffered(at, peer)
 				*room -= before - r.room
 			}
 		} else if s != nil {
@@ -284,7 +342,12 @@ func (k *Keeper) noteSkipped(s *skippedHolder, from string) {
 		k.Log.Warn("a checkpoint is not used", "worker", s.Worker, "rank", s.Rank, "from", from, "why", s.Why)
 		return
 	}
-	k.Log.Debug("there is no checkpoint of a holder", "worker", s.Worker, "rank", s.Rank, "from", from, "why", s.Why)
+	level, text := slog.LevelDebug, "there is no checkpoint of a holder"
+	if s.Why == kvfeed.ErrNotFollowed.Error() && !k.strange[from] {
+		k.strange[from] = true
+		level, text = slog.LevelInfo, "a peer follows no such worker, so it has no checkpoint of it: name the workers by the same URLs on all routers"
+	}
+	k.Log.Log(context.Background(), level, text, "worker", s.Worker, "rank", s.Rank, "from", from, "why", s.Why)
 }
 
 // cause returns why ctx ended, if it did, and else err.

@@ -215,6 +215,9 @@ func TestASiteIsExactByAPeer(t *testing.T) {
 	if s := b.keeper.Stats(b.giver); s.Checkpoints.Confirmed != 2 || s.Checkpoints.Refused != 0 {
 		t.Errorf("%+v", s)
 	}
+	if log := b.log.String(); strings.Contains(log, "KV events are lost") || !strings.Contains(log, "a checkpoint of it is looked for") {
+		t.Errorf("the log of a normal start:\n%s", log)
+	}
 }
 
 // A router loses messages of an engine without a replay endpoint. It asks its peer again, and is exact again.
@@ -303,7 +306,7 @@ func TestAPeerThatCannotHelpCostsABoundedTime(t *testing.T) {
 		"silent": {"http://" + silent.Addr().String(), "index.peer_timeout"},
 		"key": {serve(func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, "the admin key is wrong", http.StatusUnauthorized)
-		}), "the admin key is wrong"},
+		}), "the admin key is wrong; give both routers the same admin key"},
 		"foreign": {serve(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") }), "no snapshot"},
 		"version": {serve(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(other) }), "it is 9"},
 		"cut":     {serve(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(good[:len(good)/2]) }), "cut short"},
