@@ -51,13 +51,17 @@ func (a *App) finishIndexService(cfg *config.Config) {
 // listenIndex opens the addresses of the index service.
 func (a *App) listenIndex(cfg *config.Config) (err error) {
 	s := a.service
-	if s.front, err = a.listen("the index service", "index_service.listen", cfg.IndexService.Listen); err != nil {
+	front, rpc := "index_service.listen", "index_service.grpc_listen"
+	if a.options.IndexOnly {
+		front, rpc = "--listen ("+front+")", "--grpc-listen ("+rpc+")"
+	}
+	if s.front, err = a.listen("the index service", front, cfg.IndexService.Listen); err != nil {
 		return err
 	}
 	if cfg.IndexService.GRPCListen == "" {
 		return nil
 	}
-	if s.rpc, err = a.listen("the index service's gRPC", "index_service.grpc_listen", cfg.IndexService.GRPCListen); err != nil {
+	if s.rpc, err = a.listen("the index service's gRPC", rpc, cfg.IndexService.GRPCListen); err != nil {
 		s.close()
 	}
 	return err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -63,6 +64,7 @@ type Client struct {
 	trouble    string            // why, as the log has said; "": they do not fail
 	registered map[string]sent   // by worker: the last registration
 	refused    map[string]string // by worker: why the service did not take the last registration
+	strange    map[string]bool   // workers that the service does not know and this router does not register, as the log has said
 	late       bool              // the log has said that not all workers are registered
 	differing  map[string]bool   // models about whose keys the log has an error
 	current    *stream           // the last stream; nil if there was none
@@ -103,8 +105,8 @@ func NewClient(c ClientConfig, router *warmpath.Router, n network.Network, log *
 	}
 	x := &Client{host: at.Hostname(), address: peer.Address, secure: at.Scheme == "https", network: n, streaming: make(chan struct{}, 1),
 		config: c, router: router, fleet: router.Fleet(), log: log, soon: make(chan struct{}, 1), registered: map[string]sent{}, refused: map[string]string{},
-		differing: map[string]bool{},
-		http:      &http.Client{Transport: network.NewTransport(n, peers, network.TransportConfig{ConnectTimeout: time.Second, IdleTimeout: time.Minute, IdlePerPeer: 16, Plain: true})}}
+		differing: map[string]bool{}, strange: map[string]bool{},
+		http: &http.Client{Transport: network.NewTransport(n, peers, network.TransportConfig{ConnectTimeout: time.Second, IdleTimeout: time.Minute, IdlePerPeer: 16, Plain: true})}}
 	return x, nil
 }
 
@@ -343,8 +345,10 @@ func (c *Client) apply(snap *fleet.Snapshot, list *listing) {
 		}
 	}
 	v.refused = c.compare(list)
+	maps.DeleteFunc(c.strange, func(url string, _ bool) bool { return v.holders[url] == nil })
 	for _, w := range snap.Workers() {
 		known := byName[w.URL]
+		c.noteStrange(w, known != nil)
 		for _, h := range w.Holders {
 			rank := snap.Rank(h)
 			var at *listedRank
@@ -375,6 +379,18 @@ func (c *Client) apply(snap *fleet.Snapshot, list *listing) {
 		}
 	}
 	c.known.Store(v)
+}
+
+// noteStrange logs once that the service does not know a worker which this router does not register.
+func (c *Client) noteStrange(w *fleet.Worker, known bool) {
+	switch {
+	case known:
+		delete(c.strange, w.URL)
+	case !c.config.Register && w.Facts.BaseModel() != "" && !c.strange[w.URL]:
+		c.strange[w.URL] = true
+		c.log.Warn("the index service does not know a worker, so the worker is learned from requests: list it at the service by the same URL, or set index.register: true",
+			"service", c.config.URL, "worker", w.URL)
+	}
 }
 
 // compare returns the models whose keys the service makes in another way than this router, and logs them. If only the

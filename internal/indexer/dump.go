@@ -81,11 +81,11 @@ func (s *Service) dump(ctx context.Context, q *dumpRequest, emit func(*run) erro
 	default:
 		return fmt.Errorf("%w: another dump is running; ask again when it has ended", errBusy)
 	}
+	if err := s.hasModel(q.model, q.group); err != nil {
+		return err
+	}
 	snap := s.Fleet.Snapshot()
 	name := pooled(q.model, q.group)
-	if _, ok := snap.Pool(name); !ok && q.model != "" {
-		return fmt.Errorf("%w %s: GET /workers lists the models", errNoModel, api.Quoted(q.model))
-	}
 	found := q.worker == ""
 	for _, w := range snap.Workers() {
 		base := w.Facts.BaseModel()
@@ -105,6 +105,15 @@ func (s *Service) dump(ctx context.Context, q *dumpRequest, emit func(*run) erro
 	}
 	if !found {
 		return fmt.Errorf("%w: %s", errAbsent, api.Quoted(q.worker))
+	}
+	return nil
+}
+
+// hasModel returns an error if no worker of the group serves the model. "" is all models.
+func (s *Service) hasModel(model, group string) error {
+	snap := s.Fleet.Snapshot()
+	if _, ok := snap.Pool(pooled(model, group)); !ok && model != "" {
+		return noModel(snap, model, group)
 	}
 	return nil
 }

@@ -282,7 +282,11 @@ func (s *Service) registerHTTP(w http.ResponseWriter, r *http.Request) error {
 		}
 		w.Header()["Content-Type"] = jsonHeader
 		w.WriteHeader(http.StatusCreated)
-		_, err = fmt.Fprintf(w, `{"status":"ok","listed":%v}`+"\n", listed)
+		out := strconv.AppendBool([]byte(`{"status":"ok","listed":`), listed)
+		if reg.warning != "" {
+			out = appendQuoted(append(out, `,"warning":`...), reg.warning)
+		}
+		_, err = w.Write(append(out, "}\n"...))
 		return cut(err)
 	})
 }
@@ -377,6 +381,9 @@ func (s *Service) changesHTTP(w http.ResponseWriter, r *http.Request) error {
 	about := r.URL.Query()
 	group, err := oneOf("tenant_id", about.Get("tenant_id"), about.Get("routing_group"))
 	if err != nil {
+		return err
+	}
+	if err := s.hasModel(about.Get("model_name"), group); err != nil {
 		return err
 	}
 	from := s.Changes.read()

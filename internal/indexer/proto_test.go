@@ -30,8 +30,11 @@ func (r *removal) appendTo(dst []byte) []byte {
 
 func (r *registered) decode(b []byte) error {
 	return eachField(b, func(f *field) error {
-		if f.id == 1 {
+		switch f.id {
+		case 1:
 			r.listed = f.number != 0
+		case 2:
+			r.warning = f.text()
 		}
 		return nil
 	})
@@ -58,6 +61,8 @@ func (a *answer) decode(b []byte) error {
 			a.code = f.small()
 		case 7:
 			a.problem = f.text()
+		case 8:
+			a.unknown = append(a.unknown, f.text())
 		}
 		return nil
 	})

@@ -97,9 +97,10 @@ type answer struct {
 	blockSize int
 	tokens    int // of the prompt; 0 if only its keys are known
 	scores    []score
-	id        uint64 // of the question
-	code      uint32 // of gRPC: why there is no answer; 0 is a success
-	problem   string // the text of code
+	id        uint64   // of the question
+	code      uint32   // of gRPC: why there is no answer; 0 is a success
+	problem   string   // the text of code
+	unknown   []string // workers of the question that do not serve the model
 }
 
 // score is what one rank of a worker has. The numbers are tokens.
@@ -180,7 +181,11 @@ func (a *answer) appendTo(dst []byte) []byte {
 	}
 	dst = appendNumber(dst, 5, a.id)
 	dst = appendNumber(dst, 6, a.code)
-	return appendText(dst, 7, a.problem)
+	dst = appendText(dst, 7, a.problem)
+	for _, name := range a.unknown {
+		dst = appendText(dst, 8, name)
+	}
+	return dst
 }
 
 func (s *score) appendTo(dst []byte) []byte {

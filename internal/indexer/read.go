@@ -114,7 +114,7 @@ func (r *queryReader) field(key string) {
 }
 
 // answerNames are the names in an answer beside which a tenant's name may stand.
-var answerNames = [...]string{"model_name", "routing_group", "block_size", "tokens", "scores", "frequencies", "instances"}
+var answerNames = [...]string{"model_name", "routing_group", "block_size", "tokens", "scores", "frequencies", "instances", "unknown"}
 
 // once stops the reading if a field, under any of its names, was there before.
 func (r *queryReader) once(key string, first bool) {
@@ -225,7 +225,7 @@ func (n *workerName) UnmarshalJSON(b []byte) error {
 }
 
 // registerBody is the body of POST /register: the fields of Dynamo's standalone indexer and of Mooncake's conductor,
-// and those that a router sends. Other fields are ignored.
+// and those that a router sends. Other fields are ignored, unless misspelled finds them close to one of these.
 type registerBody struct {
 	Named  workerName `json:"instance_id"`
 	Worker workerName `json:"worker"`
@@ -269,6 +269,9 @@ type registeredFrom struct {
 func readRegistration(body []byte) (*registration, error) {
 	var b registerBody
 	if err := decodeJSON(body, &b); err != nil {
+		return nil, err
+	}
+	if err := misspelled(body); err != nil {
 		return nil, err
 	}
 	worker, err := oneOf("instance_id", string(b.Named), string(b.Worker), b.URL)

@@ -21,6 +21,7 @@ type registration struct {
 	firstRank int
 	lora      string        // the adapter among models that this call adds; not in the message
 	lease     time.Duration // 0: the worker stays
+	warning   string        // set by registry.register: a mistake that the client may have made; not in the message
 }
 
 func (r *registration) appendTo(dst []byte) []byte {
@@ -129,13 +130,16 @@ func (s *sourceMessage) decode(b []byte) error {
 }
 
 // registered is the answer to a registration: RegisterResponse of indexer.proto.
-type registered struct{ listed bool }
+type registered struct {
+	listed  bool
+	warning string
+}
 
 func (r *registered) appendTo(dst []byte) []byte {
 	if r.listed {
 		dst = appendNumber(dst, 1, 1)
 	}
-	return dst
+	return appendText(dst, 2, r.warning)
 }
 
 // removal removes a worker, a rank or an adapter: UnregisterRequest of indexer.proto.

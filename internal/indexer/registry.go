@@ -45,8 +45,10 @@ type registry struct {
 	// ranges of ranks. nil is none, as nearly always.
 	gone atomic.Pointer[map[place]bool]
 
-	mu      sync.Mutex        // guards entries
+	mu      sync.Mutex        // guards the fields below
 	entries map[string]*entry // by the worker's name in the fleet
+	// sources has a worker of each endpoint of events. Two workers with one endpoint are most likely a mistake.
+	sources map[string]string
 }
 
 // entry is a registered worker of a group.
@@ -173,11 +175,29 @@ func (g *registry) register(r *registration, now time.Time) (listed bool, err er
 		e.until = until
 	}
 	if fresh || !reflect.DeepEqual(e.facts, next) {
+		r.warning = g.sharedSource(name, next.Events)
 		g.put(name, e, next)
 		g.log.Info("worker registered", "worker", r.worker, "model", r.models[0].ID, "group", r.group, "ranks", next.Ranks, "sources", len(next.Events))
+		if r.warning != "" {
+			g.log.Warn("two workers are registered with the same endpoint of events", "worker", r.worker, "because", r.warning)
+		}
 	}
 	g.findGone()
 	return false, nil
+}
+
+// sharedSource notes the event sources of a worker, and returns a warning if another worker has one of them; "": none
+// has. The same worker in another group is no other worker. g.mu is held.
+func (g *registry) sharedSource(name string, sources []fleet.EventSource) (warning string) {
+	for _, s := range sources {
+		other := g.sources[s.Endpoint]
+		if e := g.entries[other]; e != nil && bare(other) != bare(name) && slices.ContainsFunc(e.facts.Events, func(has fleet.EventSource) bool { return has.Endpoint == s.Endpoint }) {
+			warning = fmt.Sprintf("the worker %s has the endpoint %s, too: if they are two engines, correct one of the endpoints", api.Quoted(bare(other)), api.Quoted(s.Endpoint))
+			continue
+		}
+		g.sources[s.Endpoint] = name
+	}
+	return warning
 }
 
 // add notes what a registration names.
@@ -379,6 +399,11 @@ func (g *registry) shrink(name string, e *entry, r *removal) error {
 // remove removes a worker from the fleet. g.mu is held.
 func (g *registry) remove(worker string, e *entry) {
 	delete(g.entries, worker)
+	for _, s := range e.facts.Events {
+		if g.sources[s.Endpoint] == worker {
+			delete(g.sources, s.Endpoint)
+		}
+	}
 	g.fleet.Remove(e.id)
 	g.findGone()
 	g.log.Info("worker unregistered", "worker", bare(worker))

@@ -104,7 +104,7 @@ var serviceDesc = grpc.ServiceDesc{
 		{MethodName: "Score", Handler: scoreRPC},
 		unary("Register", func(_ context.Context, s *Service, r *registration) (encoder, error) {
 			listed, err := s.register(r)
-			return &registered{listed}, err
+			return &registered{listed, r.warning}, err
 		}),
 		unary("Unregister", func(_ context.Context, s *Service, r *removal) (encoder, error) {
 			return &empty{}, s.registry.unregister(r)
@@ -116,6 +116,9 @@ var serviceDesc = grpc.ServiceDesc{
 	Streams: []grpc.StreamDesc{
 		{StreamName: "Ask", Handler: askRPC, ServerStreams: true, ClientStreams: true},
 		streamed("Changes", func(ctx context.Context, s *Service, q *changeRequest, send func(encoder) error) error {
+			if err := s.hasModel(q.model, q.group); err != nil {
+				return err
+			}
 			from := s.Changes.read()
 			if from == nil {
 				return fmt.Errorf("%w: %d streams of changes are read already", errBusy, maxReaders)

@@ -79,7 +79,7 @@ func New(cfg Config, parts Parts) *Service {
 	}
 	s := &Service{Parts: parts, config: cfg, key: sha256.Sum256([]byte(cfg.Key)), dumping: make(chan struct{}, 1)}
 	s.bodies.most, s.bodies.spare, s.calls.most, s.streams.most = maxBodies, keptForShort, maxUnary, maxStreams*callBytes
-	s.registry = &registry{fleet: parts.Fleet, log: parts.Log, listed: parts.Listed, entries: map[string]*entry{}}
+	s.registry = &registry{fleet: parts.Fleet, log: parts.Log, listed: parts.Listed, entries: map[string]*entry{}, sources: map[string]string{}}
 	s.questions.New = func() any { return &question{wanted: map[string]struct{}{}} }
 	s.scored = parts.Telemetry.IndexEndpoint("grpc_Score")
 	s.routes = s.handler()
@@ -219,8 +219,7 @@ func (s *Service) score(ctx context.Context, q *question) error {
 	snap := s.Fleet.Snapshot()
 	pool, ok := snap.Pool(pooled(q.model, q.group))
 	if !ok {
-		_, group := unpooled(pooled("", q.group))
-		return fmt.Errorf("%w %s in group %s: GET /workers lists the models, POST /register adds a worker", errNoModel, api.Quoted(q.model), api.Quoted(group))
+		return noModel(snap, q.model, q.group)
 	}
 	a := &q.answer
 	a.model, a.group = unpooled(pool.Model)
@@ -260,6 +259,28 @@ func (s *Service) score(ctx context.Context, q *question) error {
 	a.blockSize, a.tokens = size, len(req.Tokens)
 	s.take(q, snap, pool, matches)
 	return nil
+}
+
+// mostNamed bounds the models that an error names.
+const mostNamed = 10
+
+// noModel returns the error of a question about a model that no worker of the group serves. model may be "".
+func noModel(snap *fleet.Snapshot, model, group string) error {
+	_, group = unpooled(pooled("", group))
+	var served []string
+	for _, m := range snap.Models() {
+		if name, of := unpooled(m.ID); of == group && m.Parent == "" {
+			served = append(served, name)
+		}
+	}
+	if model != "" || len(served) == 0 {
+		return fmt.Errorf("%w %s in group %s: GET /workers lists the models, POST /register adds a worker", errNoModel, api.Quoted(model), api.Quoted(group))
+	}
+	all := strings.Join(served[:min(len(served), mostNamed)], ", ")
+	if len(served) > mostNamed {
+		all += ", …"
+	}
+	return fmt.Errorf("the question names no model, and the service has workers of several models: name one of them in model_name: %s", all)
 }
 
 // errNoTokens means that a text or a chat could not be turned into token ids.
@@ -334,6 +355,7 @@ func (s *Service) take(q *question, snap *fleet.Snapshot, pool *fleet.Pool, matc
 		if _, wanted := q.wanted[bare(w.URL)]; !wanted {
 			continue
 		}
+		delete(q.wanted, bare(w.URL))
 		for _, h := range w.Holders {
 			if gone(w.URL, snap.Rank(h)) {
 				continue
@@ -343,6 +365,12 @@ func (s *Service) take(q *question, snap *fleet.Snapshot, pool *fleet.Pool, matc
 				m = matches[i]
 			}
 			a.add(w, snap, &m, whole)
+		}
+	}
+	for _, name := range q.workers {
+		if _, left := q.wanted[strings.TrimRight(name, "/")]; left {
+			delete(q.wanted, strings.TrimRight(name, "/"))
+			a.unknown = append(a.unknown, name)
 		}
 	}
 }

@@ -60,6 +60,13 @@ func (a *answer) appendJSON(dst []byte, tenant string) []byte {
 		dst = append(uncomma(dst), "}},"...)
 	}
 	dst = append(uncomma(dst), '}')
+	if len(a.unknown) > 0 {
+		dst = append(dst, `,"unknown":[`...)
+		for _, name := range a.unknown {
+			dst = append(appendQuoted(dst, name), ',')
+		}
+		dst = append(uncomma(dst), ']')
+	}
 	if tenant != "" {
 		dst = append(dst, ',')
 		dst = a.appendTenant(dst, tenant)

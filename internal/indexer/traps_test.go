@@ -1,0 +1,107 @@
+package indexer
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/test/testenv"
+)
+
+func TestAMisspelledFieldOfARegistrationIsRefused(t *testing.T) {
+	w := serve(t, Config{}, nil)
+	body := func(more string) string {
+		return `{"instance_id":"a","model_name":"m","endpoint":"tcp://h:1",` + more + `}`
+	}
+	for field, meant := range map[string]string{"lease_second": "lease_seconds", "lease": "lease_seconds", "blocksize": "block_size", "block-size": "block_size",
+		"replay_endpiont": "replay_endpoint", "tenantid": "tenant_id"} {
+		if status, text := w.ask("POST", "/register", body(`"`+field+`":1`)); status != http.StatusBadRequest || !strings.Contains(text, "did you mean "+meant+"?") {
+			t.Errorf("%s: %d %s", field, status, text)
+		}
+	}
+	if status, text := w.ask("POST", "/register", body(`"sources":[{"dp_rank":0,"endpoint":"tcp://h:1","replayendpoint":"tcp://h:2"}]`)); status != http.StatusBadRequest ||
+		!strings.Contains(text, "did you mean replay_endpoint?") {
+		t.Errorf("in a source: %d %s", status, text)
+	}
+	// Clients of other services send more.
+	for _, more := range []string{`"additionalsalt":"x"`, `"worker_id":7`, `"lifecycle":"ready"`, `"Block_Size":16`} {
+		if status, text := w.ask("POST", "/register", body(more)); status != http.StatusCreated {
+			t.Errorf("%s: %d %s", more, status, text)
+		}
+	}
+}
+
+func TestASharedEndpointIsSaid(t *testing.T) {
+	w := serve(t, Config{}, nil)
+	register := func(worker, group, endpoint string) string {
+		t.Helper()
+		status, text := w.ask("POST", "/register", `{"instance_id":"`+worker+`","routing_group":"`+group+`","model_name":"m","endpoint":"`+endpoint+`"}`)
+		if status != http.StatusCreated {
+			t.Fatalf("%d %s", status, text)
+		}
+		return text
+	}
+	register("a", "", "tcp://h:1")
+	if text := register("a", "other", "tcp://h:1"); strings.Contains(text, "warning") {
+		t.Errorf("the same worker in another group: %s", text)
+	}
+	if text := register("b", "", "tcp://h:1"); !strings.Contains(text, `"warning":"the worker \"a\" has the endpoint`) {
+		t.Errorf("another worker: %s", text)
+	}
+	if text := register("b", "", "tcp://h:2"); strings.Contains(text, "warning") {
+		t.Errorf("the endpoint is correct now: %s", text)
+	}
+	register("a", "", "tcp://h:3")
+	w.ask("POST", "/unregister", `{"instance_id":"a","routing_group":"other"}`)
+	if text := register("c", "", "tcp://h:1"); strings.Contains(text, "warning") {
+		t.Errorf("nobody has the endpoint any more: %s", text)
+	}
+}
+
+func TestAQuestionWithoutAModelHearsTheModels(t *testing.T) {
+	w := serve(t, Config{}, nil)
+	w.worker("http://a", func(f *fleet.Facts) { f.Models[0].ID = "llama" })
+	w.worker("http://b", func(f *fleet.Facts) { f.Models = []fleet.Model{{ID: "mock"}, {ID: "sql", Parent: "mock"}} })
+	if status, text := w.ask("POST", "/query", `{"token_ids":[1]}`); status != http.StatusBadRequest || !strings.Contains(text, "in model_name: llama, mock\"") {
+		t.Errorf("%d %s", status, text)
+	}
+	for _, path := range []string{"/dump", "/changes"} {
+		if status, text := w.ask("GET", path+"?model_name=lama", ""); status != http.StatusNotFound || !strings.Contains(text, "no worker serves the model") {
+			t.Errorf("%s: %d %s", path, status, text)
+		}
+	}
+}
+
+func TestAnAnswerNamesTheWorkersThatItDoesNotKnow(t *testing.T) {
+	w := serve(t, Config{}, nil)
+	w.worker("http://a", nil)
+	q := question{model: "m", tokens: []uint32{1}, workers: []string{"http://a", "http://b", "http://c/", "http://b"}}
+	_, text := w.ask("POST", "/query", `{"model":"m","token_ids":[1],"workers":["http://a","http://b","http://c/","http://b"]}`)
+	if !strings.Contains(text, `"unknown":["http://b","http://c/"]}`) || !strings.Contains(text, `"http://a"`) {
+		t.Error(text)
+	}
+	_, text = w.ask("POST", "/query", string(q.appendTo(nil)), "Content-Type", protobuf)
+	var a answer
+	if err := a.decode([]byte(text)); err != nil || len(a.unknown) != 2 || len(a.scores) != 1 {
+		t.Errorf("%+v: %v", a, err)
+	}
+	if _, text = w.ask("POST", "/query", `{"model":"m","token_ids":[1],"workers":["http://a"]}`); strings.Contains(text, "unknown") {
+		t.Error(text)
+	}
+}
+
+func TestARouterSaysOnceThatTheServiceDoesNotKnowItsWorker(t *testing.T) {
+	w := serve(t, Config{}, nil)
+	log := new(testenv.Buffer)
+	a := newAsker(t, w.url, func(c *ClientConfig, _ *warmpath.Options) { c.Register = false }, log)
+	a.fleet.Put("http://a", fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m"}}, BlockSize: 16})
+	const says = "the index service does not know a worker"
+	testenv.Until(t, "the log says it", func() bool { return strings.Contains(log.String(), says) })
+	a.fleet.Put("http://b", fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m"}}, BlockSize: 16}) // makes the client look again
+	testenv.Until(t, "the log says it of the other", func() bool { return strings.Contains(log.String(), "worker=http://b") })
+	if n := strings.Count(log.String(), says); n != 2 {
+		t.Errorf("%d lines about two workers:\n%s", n, log)
+	}
+}
