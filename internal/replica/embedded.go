@@ -32,8 +32,8 @@ const (
 	// routeInterval is the time between two looks at the missing routes.
 	routeInterval = 200 * time.Millisecond
 	// allInterval is the time between two looks if a look finds that all servers answer, and that there is nothing to
-	// do: a missing route leads to this router itself, or to a server that refuses it. If the number of routes changes,
-	// the next look is at once.
+	// do: a missing route leads to this router itself, or to a server that refuses it. If a server is lost, the next look
+	// is at once.
 	allInterval = 5 * time.Second
 	// stoodInterval is how long the routes are the same before the server may be hurried again when they change. It is
 	// longer than the time between two attempts of the server to have a route that is refused.
@@ -221,7 +221,9 @@ func (e *embedded) watch(ctx context.Context, s *Sync) {
 			known, next = now, changed
 			wake(s.changes)
 		}
-		if known < len(e.options.Routes) && !time.Now().Before(next) && e.connectMissing(ctx) {
+		// The number of servers says nothing about the routes: a router that hears others may have lost the one that its
+		// routes name.
+		if !time.Now().Before(next) && e.connectMissing(ctx) {
 			next = time.Now().Add(allInterval)
 		}
 	}
