@@ -1,0 +1,21 @@
+package app
+
+import (
+	"testing"
+
+	"github.com/warmpath/warmpath/internal/config"
+	"github.com/warmpath/warmpath/internal/replica"
+)
+
+// A router shows its admin key to the routers that it asks for an index. Without a key of sync, anybody on NATS could
+// tell an address.
+func TestOnlySignedMessagesTellWhomToAsk(t *testing.T) {
+	a := &App{replica: &replica.Sync{}}
+	for key, want := range map[string]bool{"": false, "a key": true} {
+		cfg := config.Default()
+		cfg.Sync.Key = key
+		if got := a.otherAdmins(&cfg) != nil; got != want {
+			t.Errorf("with the key %q other routers are asked: %v", key, got)
+		}
+	}
+}
