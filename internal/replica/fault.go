@@ -11,9 +11,6 @@ import (
 )
 
 const (
-	// aloneAfter is how long there is no connection before the log says so. Servers that start together need some 600 ms
-	// to find each other.
-	aloneAfter = time.Second
 	// faultAge is how long the last error of an embedded server's routes is given as the reason. The server tries a
 	// refused route again each second, so an older error is over.
 	faultAge = 5 * time.Second
@@ -26,25 +23,6 @@ type fault struct {
 	servers string // that the router tries to reach
 	problem string
 	advice  string // what an operator can do
-}
-
-// warnAlone logs once why there is no connection, and again when there is another reason. It belongs to the goroutine
-// of Sync.share.
-func (r *receiver) warnAlone(now time.Time) {
-	if r.connected || now.Sub(r.alone) < aloneAfter {
-		return
-	}
-	f := r.s.link.fault()
-	if r.warned && (f.advice == r.advice || now.Sub(r.warnedAt) < 10*aloneAfter) {
-		return
-	}
-	r.warned, r.warnedAt, r.advice = true, now, f.advice
-	to := "NATS"
-	if r.s.cfg.Embedded {
-		to = "another router"
-	}
-	r.s.parts.Log.Warn("no connection to "+to+": this router serves alone, and tries to connect again",
-		"sync", r.s.cfg.mode(), "servers", f.servers, "error", f.problem, "advice", f.advice)
 }
 
 // fault returns why there is no connection.
@@ -103,7 +81,8 @@ func (c *Config) advise(problem string) string {
 	return "does NATS run there, is the address of sync.nats right, and can this machine reach it?"
 }
 
-// warnings bounds how often the same is warned of. The zero value has warned of nothing.
+// warnings bounds how often the log warns of the same: once each warnInterval. It is safe for concurrent use. The zero
+// value has warned of nothing.
 type warnings struct {
 	mu sync.Mutex // guards at
 	at map[string]time.Time

@@ -266,3 +266,17 @@ func TestAHealthyStartLogsNoWarning(t *testing.T) {
 		}
 	}
 }
+
+func TestTheSameIsWarnedOfOnceAMinute(t *testing.T) {
+	var w warnings
+	now := time.Now()
+	for i, c := range []struct {
+		kind  string
+		after time.Duration
+		want  bool
+	}{{"a", 0, true}, {"b", 0, true}, {"a", warnInterval - 1, false}, {"a", warnInterval, true}, {"a", 2*warnInterval - 1, false}} {
+		if got := w.due(c.kind, now.Add(c.after)); got != c.want {
+			t.Errorf("warning %d: %v", i, got)
+		}
+	}
+}

@@ -27,15 +27,8 @@ type receiver struct {
 	open      signer
 	names     map[string]string
 	placement warmpath.Placement
-	looked    time.Time
+	looked    time.Time // when look was called last
 	budget    waitingBudget
-	// These belong to the goroutine of Sync.share.
-	connected bool
-	seen      bool      // connected is known
-	alone     time.Time // since when there is no connection
-	warned    bool      // the log says so
-	warnedAt  time.Time
-	advice    string // that the log gave
 }
 
 // take applies a packet. It is called by the goroutines of the connection.
@@ -56,29 +49,6 @@ func (s *Sync) survive() {
 		s.parts.Log.Error("a message of another router made the router panic, and is dropped; please report this", "cause", cause, "stack", string(debug.Stack()))
 		s.drop(dropMalformed, 1)
 	}
-}
-
-// changed notes that the connection changed. It is called without Sync.mu.
-func (r *receiver) changed() {
-	s := r.s
-	now := s.link.connected()
-	if r.seen && now == r.connected {
-		return
-	}
-	r.connected, r.seen = now, true
-	if !now {
-		r.alone, r.warned = time.Now(), false // see warnAlone
-		return
-	}
-	s.parts.Log.Info("connected to NATS: requests are shared with the other routers", "sync", s.cfg.mode(), "group", s.cfg.Group, "signed", s.cfg.Key != "")
-	s.counts.reconnects.Add(1)
-	closeOnce(s.joined)
-	s.order(order{kind: recordHeartbeat, hello: true})
-	s.mu.Lock()
-	for _, p := range s.peers {
-		p.differs = true
-	}
-	s.mu.Unlock()
 }
 
 // order orders a packet. It reports whether there was room.
@@ -111,11 +81,9 @@ func (r *receiver) dropped(why reason, now time.Time) {
 	default:
 		return
 	}
-	if last, ok := s.warned[why]; ok && now.Sub(last) < time.Minute {
-		return
+	if s.warned.due(string(why), now) {
+		s.parts.Log.Warn("messages of other routers are dropped", "reason", string(why), "advice", advice)
 	}
-	s.warned[why] = now
-	s.parts.Log.Warn("messages of other routers are dropped", "reason", string(why), "advice", advice)
 }
 
 // packet applies a packet. Callers hold s.mu.

@@ -24,6 +24,7 @@ const (
 // sender sends what the outbox and the receiver order. Its fields belong to the goroutine of Sync.share.
 type sender struct {
 	s              *Sync
+	connection     connection
 	sign           signer
 	packet         []byte
 	spare          []byte // memory for the outbox
@@ -38,12 +39,12 @@ type sender struct {
 
 // share sends what is due, and looks for what did not come, until ctx ends. Then it says goodbye.
 func (s *Sync) share(ctx context.Context) {
-	w := sender{s: s, sign: newSigner(s.cfg.Key, s.cfg.Group), hello: true, answered: map[uint64]time.Time{}, later: map[uint64]order{}}
+	w := sender{s: s, connection: connection{s: s}, sign: newSigner(s.cfg.Key, s.cfg.Group), hello: true, answered: map[uint64]time.Time{}, later: map[uint64]order{}}
 	tick := time.NewTicker(lookInterval)
 	defer tick.Stop()
 	gap := time.NewTimer(time.Hour) // set while requests that were placed wait for placedGap
 	defer gap.Stop()
-	s.changed(&w)
+	w.changed()
 	for {
 		select {
 		case <-ctx.Done():
@@ -62,10 +63,10 @@ func (s *Sync) share(ctx context.Context) {
 		case o := <-s.orders:
 			w.obey(o)
 		case <-s.changes:
-			s.changed(&w)
+			w.changed()
 		case now := <-tick.C:
 			s.look(now)
-			s.receiver.warnAlone(now)
+			w.connection.warnAlone(now)
 			for _, o := range w.later {
 				w.obey(o)
 			}
@@ -79,9 +80,9 @@ func (s *Sync) share(ctx context.Context) {
 }
 
 // changed notes that the connection changed.
-func (s *Sync) changed(w *sender) {
-	s.receiver.changed()
-	w.reach = s.reach()
+func (w *sender) changed() {
+	w.connection.changed()
+	w.reach = w.s.reach()
 }
 
 // tell sends what is pending. A heartbeat goes along if there was none for a while: it then needs no packet of its own.

@@ -41,6 +41,7 @@ type Sync struct {
 	admin   atomic.Pointer[adminListener]
 	machine string
 	counts  counts
+	warned  warnings      // of dropped packets, by reason
 	orders  chan order    // what the receiver wants the sender to send
 	changes chan struct{} // the connection changed
 	joined  chan struct{} // closed when the connection came about first
@@ -50,8 +51,7 @@ type Sync struct {
 	receiver receiver
 	peers    map[uint64]*peer
 	gone     map[uint64]goneRouter // the last packet of routers that are gone, so that a recording of them is not taken for them
-	warned   map[reason]time.Time
-	over     bool // Run has ended
+	over     bool                  // Run has ended
 }
 
 // goneRouter is a router that is gone.
@@ -90,7 +90,7 @@ func New(cfg Config, parts Parts) *Sync {
 	now := time.Now()
 	s := &Sync{cfg: cfg, parts: parts, id: random(), started: uint64(now.UnixNano()), began: now, out: newOutbox(), machine: machine(),
 		orders: make(chan order, maxOrders), changes: make(chan struct{}, 1), joined: make(chan struct{}), found: make(chan struct{}),
-		warned: map[reason]time.Time{}, peers: map[uint64]*peer{}, gone: map[uint64]goneRouter{}}
+		peers: map[uint64]*peer{}, gone: map[uint64]goneRouter{}}
 	s.receiver = receiver{s: s, open: newSigner(cfg.Key, cfg.Group), names: map[string]string{}, looked: now, budget: defaultWaiting}
 	if cfg.Name != "" {
 		s.parts.Name = cfg.Name

@@ -1,0 +1,60 @@
+package replica
+
+import "time"
+
+// aloneAfter is how long there is no connection before the log says so. Servers that start together need some 600 ms to
+// find each other.
+const aloneAfter = time.Second
+
+// connection notes when the connection to the other routers comes and goes, and says so in the log. It belongs to the
+// goroutine of Sync.share. Callers of its methods do not hold Sync.mu.
+type connection struct {
+	s        *Sync
+	up       bool
+	seen     bool      // up is known
+	alone    time.Time // since when there is no connection
+	warned   bool      // the log says so
+	warnedAt time.Time
+	advice   string // that the log gave
+}
+
+// changed notes that the connection may have changed.
+func (c *connection) changed() {
+	s := c.s
+	up := s.link.connected()
+	if c.seen && up == c.up {
+		return
+	}
+	c.up, c.seen = up, true
+	if !up {
+		c.alone, c.warned = time.Now(), false // see warnAlone
+		return
+	}
+	s.parts.Log.Info("connected to NATS: requests are shared with the other routers", "sync", s.cfg.mode(), "group", s.cfg.Group, "signed", s.cfg.Key != "")
+	s.counts.reconnects.Add(1)
+	closeOnce(s.joined)
+	s.order(order{kind: recordHeartbeat, hello: true})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.peers {
+		p.differs = true
+	}
+}
+
+// warnAlone logs once why there is no connection, and again when there is another reason.
+func (c *connection) warnAlone(now time.Time) {
+	if c.up || now.Sub(c.alone) < aloneAfter {
+		return
+	}
+	f := c.s.link.fault()
+	if c.warned && (f.advice == c.advice || now.Sub(c.warnedAt) < 10*aloneAfter) {
+		return
+	}
+	c.warned, c.warnedAt, c.advice = true, now, f.advice
+	to := "NATS"
+	if c.s.cfg.Embedded {
+		to = "another router"
+	}
+	c.s.parts.Log.Warn("no connection to "+to+": this router serves alone, and tries to connect again",
+		"sync", c.s.cfg.mode(), "servers", f.servers, "error", f.problem, "advice", f.advice)
+}
