@@ -69,8 +69,8 @@ func TestAPromptThatWasNotSentIsNotTold(t *testing.T) {
 	}
 }
 
-// A router heard of a request, and then that the worker restarted. The router that sent the request was cut off, and does
-// not know of the restart. What it tells of the request again is old.
+// A router heard of a request, and then that the worker restarted. The router that sent the request was cut off, and
+// does not know of the restart. What it tells of the request again is old.
 func TestRequestsFromBeforeASilenceAreNotLearnedAgain(t *testing.T) {
 	for _, restarted := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
