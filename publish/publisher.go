@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/warmpath/warmpath/internal/zmtp"
@@ -182,11 +183,11 @@ func (p *KVPublisher) Listen() error {
 			err = router.Listen()
 		}
 		if err != nil {
-			return fmt.Errorf("%w: %w", ErrReplay, err)
+			return fmt.Errorf("%w: %w", ErrReplay, explained(err))
 		}
 	}
 	if err := pub.Listen(); err != nil {
-		err = fmt.Errorf("%w: %w", ErrEvents, err)
+		err = fmt.Errorf("%w: %w", ErrEvents, explained(err))
 		if router != nil {
 			err = errors.Join(err, router.Close())
 		}
@@ -194,6 +195,14 @@ func (p *KVPublisher) Listen() error {
 	}
 	p.pub, p.router = pub, router
 	return nil
+}
+
+// explained adds advice to the error of an endpoint whose address is not one of this machine.
+func explained(err error) error {
+	if errors.Is(err, syscall.EADDRNOTAVAIL) || errors.As(err, new(*net.DNSError)) {
+		return fmt.Errorf("%w; the address must be one of this machine: write tcp://*:PORT", err)
+	}
+	return err
 }
 
 // Endpoint returns the PUB endpoint, with its real port after Listen.

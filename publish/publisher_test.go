@@ -316,3 +316,11 @@ func BenchmarkPublishStored(b *testing.B) {
 		}
 	}
 }
+
+func TestAnAddressOfAnotherMachineIsExplained(t *testing.T) {
+	for _, c := range []Config{{Endpoint: "tcp://192.0.2.1:5557"}, {Endpoint: "tcp://127.0.0.1:0", Replay: "tcp://192.0.2.1:5657"}} {
+		if err := New(c).Listen(); err == nil || !strings.Contains(err.Error(), "write tcp://*:PORT") {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}

@@ -509,8 +509,11 @@ static int open_socket(warmpath_kv_publisher *p, int type, bool connect, int hwm
         zmq_setsockopt(*socket, ZMQ_ROUTER_HANDOVER, &one, sizeof one);
     }
     if ((connect ? zmq_connect(*socket, endpoint) : zmq_bind(*socket, endpoint)) != 0) {
-        return wp_fail(WARMPATH_KV_ENDPOINT, "%s: %s %.100s: %s", type == ZMQ_PUB ? "events" : "replay",
-                       connect ? "connect to" : "bind", endpoint, zmq_strerror(errno));
+        int why = errno;
+        bool elsewhere = !connect && (why == ENODEV || why == EADDRNOTAVAIL);
+        return wp_fail(WARMPATH_KV_ENDPOINT, "%s: %s %.100s: %s%s", type == ZMQ_PUB ? "events" : "replay",
+                       connect ? "connect to" : "bind", endpoint, zmq_strerror(why),
+                       elsewhere ? "; the address must be one of this machine: write tcp://*:PORT" : "");
     }
     char last[MAX_ENDPOINT];
     size_t size = sizeof last;

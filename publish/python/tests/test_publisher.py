@@ -213,6 +213,10 @@ class Publishing(unittest.TestCase):
         ]:
             with self.subTest(str((args, kwargs))), self.assertRaises(error):
                 KVPublisher(*args, **kwargs)
+        with self.assertRaisesRegex(PublisherError, r"write tcp://\*:PORT"):
+            KVPublisher("tcp://192.0.2.1:5557")  # an address of another machine
+        with self.assertRaisesRegex(TypeError, "a sequence of hashes, not bytes"):
+            p.publish_removed(b"12345678")
 
     def test_the_end(self):
         with KVPublisher(ANY, ANY) as p:

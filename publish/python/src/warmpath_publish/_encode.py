@@ -232,7 +232,9 @@ def _list(name: str, values: Any) -> list[Any]:
     if isinstance(values, list):
         return values
     if isinstance(values, (str, bytes, bytearray, Mapping)):
-        raise TypeError(f"{name} is a sequence of numbers, not {type(values).__name__}")
+        what = "hashes" if name == "block_hashes" else "numbers"
+        hint = ": write [hash] for a single one" if what == "hashes" else ""
+        raise TypeError(f"{name} is a sequence of {what}, not {type(values).__name__}{hint}")
     tolist = getattr(values, "tolist", None)  # arrays of numpy, torch and array
     values = tolist() if tolist else list(values)
     if not isinstance(values, list):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import functools
 import os
 import re
@@ -165,7 +166,10 @@ class KVPublisher:
                 socket.connect(endpoint)
         except zmq.ZMQError as e:
             what = "events" if kind == zmq.PUB else "replay"
-            raise PublisherError(f"{what}: {'bind' if bind else 'connect to'} {endpoint}: {e.strerror}") from e
+            hint = ""
+            if bind and e.errno in (errno.ENODEV, errno.EADDRNOTAVAIL):
+                hint = "; the address must be one of this machine: write tcp://*:PORT"
+            raise PublisherError(f"{what}: {'bind' if bind else 'connect to'} {endpoint}: {e.strerror}{hint}") from e
         return socket
 
     def publish_stored(
