@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/warmpath/warmpath"
+	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/config"
 	"github.com/warmpath/warmpath/internal/gateway"
@@ -35,6 +36,8 @@ func (a *App) useSharedIndex(cfg *config.Config, options *warmpath.Options) {
 	case cfg.Index.ReadsShared():
 		a.sharedIndex.reader = sharedindex.NewReader(c, sharedindex.ReaderParts{
 			Fleet: a.fleet, Log: a.log, Network: a.options.Network, LearnedTTL: max(options.ApproximateTTL, 0),
+			Keying:       func(model string) (block.Algorithm, int, bool) { return a.router.Keying(model) },
+			SetBlockSize: func(model string, tokens int) { a.router.SetBlockSize(model, tokens) },
 		})
 	default:
 		return

@@ -52,7 +52,7 @@ func start(t *testing.T, change func(*Config), prepare ...func(*world)) *world {
 	log := slog.New(slog.NewTextHandler(&w.log, nil))
 	w.writer = NewWriter(cfg, WriterParts{Fleet: w.writing, Algorithm: block.XXH3, Log: log,
 		TellAgain: func(_ uint64, holder fleet.Holder, from int) int { return w.index.TellAgain(holder, from) }})
-	w.reader = NewReader(cfg, ReaderParts{Fleet: w.asked, Log: log})
+	w.reader = NewReader(cfg, ReaderParts{Fleet: w.asked, Keying: anyKeys, Log: log})
 	w.index = kvindex.New(h, kvindex.Config{Changed: w.writer.IndexChanged(warmpath.MadeIndex{Model: "m", BlockSize: 16, Generation: 1})})
 	for holder := range fleet.Holder(3) {
 		w.writing.SetTrust(holder, fleet.TrustExact, "")

@@ -47,7 +47,7 @@ func (l *learners) start(router int, ttl time.Duration) {
 	f, log := fleetOf(3), slog.New(slog.DiscardHandler)
 	p := NewPlacements(l.config, PlacementsParts{Fleet: f, Algorithm: block.XXH3, TTL: ttl, Log: log})
 	p.patience = l.patience
-	r := NewReader(l.config, ReaderParts{Fleet: f, Log: log, LearnedTTL: ttl})
+	r := NewReader(l.config, ReaderParts{Fleet: f, Keying: anyKeys, Log: log, LearnedTTL: ttl})
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { _ = p.Run(ctx) })
@@ -280,7 +280,7 @@ func TestPromptsThatWereNotComputedAreNotShared(t *testing.T) {
 func FuzzSlotsOfPlacements(f *testing.F) {
 	f.Add("17 0/0 0 16 xxh3 http://worker-0", "3")
 	f.Add("99999999999999999999 ", "-1")
-	r := NewReader(DefaultConfig(), ReaderParts{Fleet: fleetOf(1), Log: slog.New(slog.DiscardHandler)})
+	r := NewReader(DefaultConfig(), ReaderParts{Fleet: fleetOf(1), Keying: anyKeys, Log: slog.New(slog.DiscardHandler)})
 	snap := r.parts.Fleet.Snapshot()
 	places := map[string]*fleet.Worker{"http://worker-0": snap.Workers()[0]}
 	f.Fuzz(func(t *testing.T, field, value string) {

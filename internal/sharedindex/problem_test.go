@@ -31,7 +31,7 @@ func publishing() *fleet.Fleet {
 func reading(t *testing.T, cfg Config) (f *fleet.Fleet, log *testenv.Buffer) {
 	t.Helper()
 	f, log = publishing(), new(testenv.Buffer)
-	r := NewReader(cfg, ReaderParts{Fleet: f, Log: slog.New(slog.NewTextHandler(log, nil))})
+	r := NewReader(cfg, ReaderParts{Fleet: f, Keying: anyKeys, Log: slog.New(slog.NewTextHandler(log, nil))})
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { _ = r.Run(ctx) })

@@ -27,6 +27,9 @@ type ReaderParts struct {
 	Fleet   *fleet.Fleet // whose holders are answered about, and whose trust the reader sets
 	Log     *slog.Logger
 	Network network.Network // nil means the machine's
+	// Keying and SetBlockSize are the methods of the router in this process: see [warmpath.Router.Keying].
+	Keying       func(model string) (algorithm block.Algorithm, blockSize int, ok bool)
+	SetBlockSize func(model string, tokens int)
 	// LearnedTTL is PlacementsParts.TTL; 0: no learned placements are read.
 	LearnedTTL time.Duration
 }
@@ -49,6 +52,8 @@ type Reader struct {
 	trusted map[fleet.Holder]opinion // what the reader told the fleet last
 	problem problem
 	alone   bool // the log says that nobody writes
+	// differing are the models of which no block is found, by name, with an entry of a writer.
+	differing map[string]*holderEntry
 }
 
 // opinion is a level of trust with its reason.
@@ -317,11 +322,12 @@ func (r *Reader) complain(err error) {
 	r.problem.tell("a writer of the shared index is left out", err)
 }
 
-// use makes a new table. If several writers describe a holder, it uses the one that knows it best, and of equal ones
-// the one with the lower slot, so that the choice does not change without need. writers is how many writers gave a sign
-// of life; those of an older series or of another version are not in all.
+// use makes a new table. If several writers describe a holder, it uses one with the router's keys, of these the one
+// that knows it best, and of equal ones the one with the lower slot, so that the choice does not change without need.
+// writers is how many writers gave a sign of life; those of an older series or of another version are not in all.
 func (r *Reader) use(series string, all []*description, writers int, learned *placedSlots) {
 	best, entries := map[fleet.Holder]*holderEntry{}, 0
+	keys := r.keyings()
 	snap := r.parts.Fleet.Snapshot()
 	places := map[string]*fleet.Worker{}
 	for _, w := range snap.Workers() {
@@ -341,12 +347,13 @@ func (r *Reader) use(series string, all []*description, writers int, learned *pl
 			if !ok {
 				continue
 			}
-			if old := best[h]; old == nil || betterThan(e, old) {
+			if old := best[h]; old == nil || keys.fit(w, e) && !keys.fit(w, old) || keys.fit(w, e) == keys.fit(w, old) && betterThan(e, old) {
 				best[h] = e
 			}
 		}
 	}
-	t := &table{names: r.names.records(series, 'b'), bySlot: map[uint32]int{}}
+	r.takeSizes(snap, best, keys)
+	t, differing := &table{names: r.names.records(series, 'b'), bySlot: map[uint32]int{}}, map[string]*holderEntry{}
 	missing := "no writer of the shared index knows this worker"
 	if writers == 0 {
 		missing = nobodyWrites
@@ -362,6 +369,11 @@ func (r *Reader) use(series string, all []*description, writers int, learned *pl
 					r.trust(h, opinion{level: fleet.TrustNone, why: missing})
 				}
 				r.unknown(w, h, missing)
+				continue
+			}
+			if !keys.fit(w, e) {
+				differing[w.Facts.BaseModel()] = e
+				r.trust(h, opinion{level: fleet.TrustNone, why: otherKeys(e)})
 				continue
 			}
 			level := fleet.ParseTrust(e.Trust)
@@ -384,6 +396,7 @@ func (r *Reader) use(series string, all []*description, writers int, learned *pl
 	r.counts.writers.Store(int64(len(all)))
 	r.counts.holders.Store(int64(len(t.seats)))
 	r.greet(writers, len(all), snap)
+	r.tellDiffering(differing, keys)
 }
 
 func betterThan(a, b *holderEntry) bool {

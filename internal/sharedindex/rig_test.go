@@ -38,6 +38,9 @@ func fleetOf(n int) *fleet.Fleet {
 	return f
 }
 
+// anyKeys is ReaderParts.Keying of a router without an index, so keys are not compared.
+func anyKeys(string) (block.Algorithm, int, bool) { return 0, 0, false }
+
 // bench is a writer and a reader on one server, without goroutines of their own: a test decides when they do a step.
 type bench struct {
 	tb     testing.TB
@@ -84,7 +87,7 @@ func (b *bench) mirror(h *block.Hasher, cfg kvindex.Config) *mirrored {
 	m := &mirrored{bench: b, hasher: h}
 	m.writer = NewWriter(c, WriterParts{Fleet: b.fleet, Algorithm: h.Algorithm(), Log: slog.New(slog.DiscardHandler),
 		TellAgain: func(_ uint64, holder fleet.Holder, from int) int { return m.index.TellAgain(holder, from) }})
-	m.reader = NewReader(c, ReaderParts{Fleet: b.fleet, Log: slog.New(slog.DiscardHandler)})
+	m.reader = NewReader(c, ReaderParts{Fleet: b.fleet, Keying: anyKeys, Log: slog.New(slog.DiscardHandler)})
 	m.reader.client.Store(&b.client)
 	cfg.Changed = m.writer.IndexChanged(warmpath.MadeIndex{Model: "m", BlockSize: h.Size(), Generation: uint64(n)})
 	m.index = kvindex.New(h, cfg)
