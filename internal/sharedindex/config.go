@@ -94,6 +94,8 @@ func (c Config) Validate() error {
 		wrong("url", "the path of the socket is missing: write unix:///run/valkey.sock")
 	case u.Scheme != "unix" && u.Host == "":
 		wrong("url", "the host is missing: write %s://HOST:6379", u.Scheme)
+	case u.Scheme != "unix" && strings.Contains(u.Host, ",") && !c.Cluster:
+		wrong("url", "several hosts are a cluster: set index.valkey.cluster: true, or keep one host")
 	case u.Scheme != "unix" && strings.Trim(u.Path, "/") != "":
 		wrong("url", "it has a path: the number of a database is a setting of its own (database)")
 	case u.RawQuery != "" || u.Fragment != "":

@@ -18,6 +18,8 @@ func TestSettingsAreChecked(t *testing.T) {
 		{"Redis with TLS and a user", func(c *Config) { c.URL = "rediss://user:word@host:6380" }, ""},
 		{"a socket", func(c *Config) { c.URL = "unix:///run/valkey.sock" }, ""},
 		{"a cluster", func(c *Config) { c.URL, c.Cluster = "redis://a:1,b:2", true }, ""},
+		{"hosts without a cluster", func(c *Config) { c.URL = "redis://a,b" }, "url: several hosts are a cluster: set index.valkey.cluster: true"},
+		{"hosts with ports without a cluster", func(c *Config) { c.URL = "redis://a:1,b:2" }, "url: several hosts are a cluster"},
 		{"no address", func(c *Config) { c.URL = "" }, "url: the address of the server is missing"},
 		{"another scheme", func(c *Config) { c.URL = "http://host" }, "url: the scheme"},
 		{"no host", func(c *Config) { c.URL = "redis://" }, "url: the host is missing"},
