@@ -69,7 +69,9 @@ func (f *indexFlags) override(c *cobra.Command) func(*config.Config) {
 		}
 		cfg.Listen, cfg.Admin.Listen = "127.0.0.1:0", ""
 		// A file may be that of the routers. This process is where their index is.
-		cfg.Index.URL = ""
+		tls := cfg.Index.TLS // is for peers, too
+		cfg.Index.ClientConfig = indexer.DefaultClientConfig()
+		cfg.Index.TLS = tls
 		cfg.Index.Valkey.Write = cfg.Index.Backend == config.BackendValkey
 	}
 }

@@ -232,6 +232,7 @@ func (i *Index) WritesShared() bool { return i.Backend == BackendValkey && i.Val
 // validateIndex finds settings of the index that contradict each other.
 func (c *Config) validateIndex(found *problems) {
 	c.Index.validate(found)
+	c.validateIndexOff(found)
 	if !c.Index.Elsewhere() {
 		return
 	}
@@ -254,9 +255,6 @@ func (i *Index) validate(found *problems) {
 	case BackendValkey:
 		found.section("index.valkey", i.Valkey.Validate())
 	case BackendMemory:
-		if i.Valkey.URL != "" {
-			found.add("index.valkey.url", errors.New("it has no effect with index.backend: memory; set index.backend: valkey, or remove it"))
-		}
 	default:
 		found.add("index.backend", fmt.Errorf("%q is not known: use %s or %s", i.Backend, BackendMemory, BackendValkey))
 	}

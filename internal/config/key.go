@@ -122,16 +122,19 @@ func (c *Config) readIndexKeys(found *problems) {
 		{secret{path: "index_service.key", value: &c.IndexService.Key, file: c.IndexService.KeyFile}, c.IndexService.Listen != ""},
 		{secret{path: "index.key", value: &c.Index.Key, file: c.Index.KeyFile}, c.Index.URL != ""},
 	} {
-		if k.used { // otherwise the variable is for another process
+		if k.used { // otherwise the variable is for another process, and the setting may be so, too
 			k.override = EnvIndexKey
+			found.secret(k.secret)
 		}
-		found.secret(k.secret)
 	}
 }
 
 // readValkeyPassword reads the password of the shared index.
 func (c *Config) readValkeyPassword() *problem {
 	v := &c.Index.Valkey
+	if c.Index.Backend != BackendValkey { // settings without an effect are errors of their own
+		return nil
+	}
 	return readSecret(secret{path: "index.valkey.password", value: &v.Password, file: v.PasswordFile, env: v.PasswordEnv, hasEnv: true})
 }
 
