@@ -15,7 +15,7 @@ import (
 // ErrNoServer means that the server of the shared index does not answer at present.
 var ErrNoServer = errors.New("the server of the shared index does not answer")
 
-// remedies are what to do about an error that a server answers with. The first one whose text is in the error counts.
+// remedies are what to do about an error, such as one that a server answers with. The first one whose text is in the error counts.
 var remedies = []struct{ text, remedy string }{
 	{"NOAUTH", "it asks for a password: set index.valkey.password_file, password_env or password (and username, if it is not the user default)"},
 	{"WRONGPASS", "it knows no such user, or the password is another one: correct index.valkey.username and password_file, password_env or password"},
@@ -28,6 +28,11 @@ var remedies = []struct{ text, remedy string }{
 	{"unknown command 'HELLO'", "it is older than Redis 7.0"},
 	{"begin TLS: context deadline exceeded", "its port may have no TLS: then write valkey:// or redis:// in index.valkey.url"},
 	{"begin TLS: EOF", "its port may have no TLS: then write valkey:// or redis:// in index.valkey.url"},
+	{"connection refused", "nothing listens there: start the server, or correct index.valkey.url"},
+	{"no such host", "correct the host in index.valkey.url"},
+	{"connect: no such file or directory", "there is no such socket: start the server, or correct index.valkey.url"},
+	{"unknown message type: 21", "its port may have TLS: then write valkeys:// or rediss:// in index.valkey.url"}, // an alert of TLS
+	{"unknown message type", "this is no Valkey or Redis server: correct index.valkey.url"},
 	{"connection reset by peer", "its port may have TLS: then write valkeys:// or rediss:// in index.valkey.url"},
 }
 

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strconv"
 	"strings"
@@ -139,6 +141,24 @@ func TestAServerThatIsNotThereIsTheReason(t *testing.T) {
 		_, why := f.Snapshot().Trust(0)
 		return why == "learned from requests, because "+ErrNoServer.Error()
 	})
+}
+
+// An address that is wrong needs another step than a server that has failed.
+func TestAWrongAddressNamesTheSettingToCorrect(t *testing.T) {
+	web := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(web.Close)
+	for _, c := range []struct{ url, says string }{
+		{"valkey://127.0.0.1:" + strconv.Itoa(testenv.FreePort(t)), "nothing listens there: start the server, or correct index.valkey.url"},
+		{"unix://" + t.TempDir() + "/none", "there is no such socket: start the server, or correct index.valkey.url"},
+		{"valkey://" + web.Listener.Addr().String(), "this is no Valkey or Redis server: correct index.valkey.url"},
+	} {
+		cfg := DefaultConfig()
+		cfg.URL = c.url
+		_, log := reading(t, cfg)
+		if !testenv.Poll(time.Minute, func() bool { return strings.Contains(log.String(), c.says) }) {
+			t.Errorf("%s: the log has no %q:\n%s", c.url, c.says, log.String())
+		}
+	}
 }
 
 // Problems are logged when their text changes, and each attempt to connect has another port of our own.
