@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -117,11 +118,11 @@ func ours(path string) error {
 }
 
 // loadFile reads a snapshot from a file, and calls take with each checkpoint, and skip with each holder of which the
-// file has no good one. It returns the number of checkpoints. If there is no file, the error wraps fs.ErrNotExist. If a
-// file is cut short or damaged, the error says so, and the checkpoints before the damage were taken: each section has a
-// hash of its own. room bounds the memory of all checkpoints together. loadFile also removes what killed routers left
-// of the file.
-func loadFile(path string, room int64, take func(*kvfeed.Checkpoint), skip func(*skippedHolder)) (n int, err error) {
+// file has no good one. It passes over the holders in known. take reports whether the checkpoint is kept. loadFile
+// returns the number of checkpoints. If there is no file, the error wraps fs.ErrNotExist. If a file is cut short or
+// damaged, the error says so, and the checkpoints before the damage were taken: each section has a hash of its own.
+// room bounds the memory of all checkpoints that are kept. loadFile also removes what killed routers left of the file.
+func loadFile(path string, room int64, known map[kvfeed.Place]bool, take func(*kvfeed.Checkpoint) bool, skip func(*skippedHolder)) (n int, err error) {
 	sweep(path)
 	f, err := os.Open(path)
 	if err != nil {
@@ -132,7 +133,9 @@ func loadFile(path string, room int64, take func(*kvfeed.Checkpoint), skip func(
 	if err != nil {
 		return 0, err
 	}
+	r.known, r.unused = known, math.MaxInt64 // a file has an end
 	for {
+		before := r.room
 		c, s, err := r.nextHolder()
 		switch {
 		case errors.Is(err, io.EOF):
@@ -141,7 +144,9 @@ func loadFile(path string, room int64, take func(*kvfeed.Checkpoint), skip func(
 			return n, err
 		case c != nil:
 			n++
-			take(c)
+			if !take(c) {
+				r.drop(before)
+			}
 		default:
 			skip(s)
 		}

@@ -73,6 +73,8 @@ var (
 	errCut = errors.New("the snapshot is cut short")
 	// errLarge means that the snapshot has more blocks than the reader may keep.
 	errLarge = errors.New("the snapshot is too large: raise index.bytes")
+	// errKnown means that a holder is passed over.
+	errKnown = errors.New("the holder is known")
 	// errInvalid means that a checkpoint has something impossible. The others of the snapshot are good.
 	errInvalid = errors.New("the checkpoint is invalid")
 )
@@ -266,15 +268,18 @@ func takeRun(b []byte) (run kvindex.Held, rest []byte, ok bool) {
 type reader struct {
 	header  header
 	r       io.Reader
-	room    int64 // bytes that what follows may take
+	room    int64                 // bytes that what follows may take
+	unused  int64                 // bytes that may follow of holders that are not kept
+	known   map[kvfeed.Place]bool // holders that are passed over
 	holders uint64
 	content []byte
 	err     error
 }
 
-// newReader reads the beginning of a snapshot. room bounds the memory of all its holders together, in bytes.
+// newReader reads the beginning of a snapshot. room bounds the memory of all holders together that are kept, in bytes,
+// and also that of all holders that are not.
 func newReader(r io.Reader, room int64) (*reader, error) {
-	in := &reader{r: r, room: room}
+	in := &reader{r: r, room: room, unused: room}
 	var head [len(magic) + 2]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -297,29 +302,44 @@ func newReader(r io.Reader, room int64) (*reader, error) {
 }
 
 // nextHolder returns the next holder: its checkpoint, or why there is none. At the end of a whole snapshot the error is
-// io.EOF. Any other error means that the rest cannot be read; the holders before it are good.
+// io.EOF. Any other error means that the rest cannot be read; the holders before it are good. A caller that does not
+// keep the checkpoint calls drop.
 func (r *reader) nextHolder() (*kvfeed.Checkpoint, *skippedHolder, error) {
-	c, s := r.holder()
-	return c, s, r.err
+	for {
+		if c, s := r.holder(); c != nil || s != nil || r.err != nil {
+			return c, s, r.err
+		}
+	}
 }
 
+// holder is nextHolder, but it returns nothing for a known holder.
 func (r *reader) holder() (*kvfeed.Checkpoint, *skippedHolder) {
 	switch r.next() {
 	case kindHolder:
-		c := &kvfeed.Checkpoint{}
+		c, before := &kvfeed.Checkpoint{}, r.room
 		// The section is as it was written, so a text that cannot be read costs this holder only.
-		invalid := json.Unmarshal(r.body(), c)
-		if !r.take(holderBytes+int64(len(r.body()))) || !r.digests(c) || !r.runs(c, &invalid) {
+		useless := json.Unmarshal(r.body(), c)
+		if !r.take(holderBytes+int64(len(r.body()))) || !r.digests(c) {
+			return nil, nil
+		}
+		known := useless == nil && r.known[kvfeed.Place{Worker: c.Worker, Rank: c.Rank}]
+		switch {
+		case known:
+			useless = errKnown
+		case useless == nil:
+			useless = c.Validate()
+		}
+		if !r.runs(c, &useless) {
 			return nil, nil
 		}
 		r.holders++
-		if invalid == nil {
-			invalid = c.Validate()
+		if useless == nil {
+			return c, nil
 		}
-		if invalid != nil {
-			return nil, &skippedHolder{c.Worker, c.Rank, fmt.Sprintf("%v: %v", errInvalid, invalid), true}
+		if r.drop(before); known {
+			return nil, nil
 		}
-		return c, nil
+		return nil, &skippedHolder{c.Worker, c.Rank, fmt.Sprintf("%v: %v", errInvalid, useless), true}
 	case kindSkipped:
 		s := &skippedHolder{}
 		if r.json(s) && r.take(int64(len(r.body()))) {
@@ -332,6 +352,19 @@ func (r *reader) holder() (*kvfeed.Checkpoint, *skippedHolder) {
 	}
 	r.fail(errDamaged)
 	return nil, nil
+}
+
+// drop gives the room of the holder that was read last back, because it is not kept. before was the room before it.
+func (r *reader) drop(before int64) {
+	r.pass(before - r.room)
+	r.room = before
+}
+
+// pass notes that n bytes are not kept: a snapshot without an end must end.
+func (r *reader) pass(n int64) {
+	if r.unused -= n; r.unused < 0 {
+		r.fail(errLarge)
+	}
 }
 
 // take notes that n more bytes of memory are used, and reports whether there were so many.
@@ -429,22 +462,23 @@ func (r *reader) digests(c *kvfeed.Checkpoint) bool {
 // errRun means that a section has something else than runs.
 var errRun = errors.New("one of its runs of blocks is impossible")
 
-// runs reads the runs of a holder to their end. If the holder is invalid, or a run is, it keeps none of the rest.
-func (r *reader) runs(c *kvfeed.Checkpoint, invalid *error) bool {
+// runs reads the runs of a holder to their end. It keeps none of them if the holder is useless, and none after an
+// impossible run, which makes the holder useless.
+func (r *reader) runs(c *kvfeed.Checkpoint, useless *error) bool {
 	for {
 		switch kind := r.next(); kind {
 		case kindRuns:
-			if *invalid == nil {
-				*invalid = r.someRuns(c)
+			if *useless == nil {
+				*useless = r.someRuns(c)
 			} else {
-				r.take(int64(len(r.body()))) // a snapshot without an end must end
+				r.pass(int64(len(r.body())))
 			}
 			if r.err != nil {
 				return false
 			}
 		case kindDone:
-			if n := r.number(); *invalid == nil && n != uint64(len(c.Runs)) {
-				*invalid = fmt.Errorf("%d of its %d runs of blocks are there", len(c.Runs), n)
+			if n := r.number(); *useless == nil && n != uint64(len(c.Runs)) {
+				*useless = fmt.Errorf("%d of its %d runs of blocks are there", len(c.Runs), n)
 			}
 			return true
 		default:

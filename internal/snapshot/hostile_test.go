@@ -96,7 +96,7 @@ func TestFilesThatAKilledRouterLeftAreRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := loadFile(path, 1<<20, func(*kvfeed.Checkpoint) {}, func(*skippedHolder) {}); !errors.Is(err, os.ErrNotExist) {
+	if _, err := loadFile(path, 1<<20, nil, func(*kvfeed.Checkpoint) bool { return true }, func(*skippedHolder) {}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("load: %v", err)
 	}
 	for name, want := range gone {

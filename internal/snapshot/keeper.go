@@ -208,10 +208,12 @@ func (k *Keeper) warm(ctx context.Context) {
 	if k.config.SnapshotFile == "" {
 		return
 	}
-	n, err := loadFile(k.config.SnapshotFile, room, func(c *kvfeed.Checkpoint) {
-		if !known[kvfeed.Place{Worker: c.Worker, Rank: c.Rank}] && k.offer(c, k.config.SnapshotFile) {
-			k.noteOffered(kvfeed.Place{Worker: c.Worker, Rank: c.Rank}, k.config.SnapshotFile)
+	n, err := loadFile(k.config.SnapshotFile, room, known, func(c *kvfeed.Checkpoint) bool {
+		if !k.offer(c, k.config.SnapshotFile) {
+			return false
 		}
+		k.noteOffered(kvfeed.Place{Worker: c.Worker, Rank: c.Rank}, k.config.SnapshotFile)
+		return true
 	}, func(s *skippedHolder) { k.noteSkipped(s, k.config.SnapshotFile) })
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -312,16 +314,21 @@ func (k *Keeper) fetch(ctx context.Context, peer string, places []kvfeed.Place, 
 		return nil, err
 	}
 	r, err := newReader(resp.Body, *room)
+	if err == nil {
+		r.known, r.unused = known, k.Room
+	}
 	for err == nil {
 		var c *kvfeed.Checkpoint
 		var s *skippedHolder
 		before := r.room
 		if c, s, err = r.nextHolder(); c != nil {
 			at := kvfeed.Place{Worker: c.Worker, Rank: c.Rank}
-			if !known[at] && k.offer(c, peer) {
+			if k.offer(c, peer) {
 				known[at] = true
 				k.noteOffered(at, peer)
 				*room -= before - r.room
+			} else {
+				r.drop(before)
 			}
 		} else if s != nil {
 			k.noteSkipped(s, peer)
