@@ -26,8 +26,14 @@ const (
 	// pollEvery is the time between two questions about the service's workers. A trust is at most so old, and a service
 	// that died is noticed after it at the latest.
 	pollEvery = time.Second
-	// pollTimeout bounds such a question.
-	pollTimeout = 2 * time.Second
+	// pollTimeout bounds such a question, so that a service that stands still is noticed soon. A list of more than
+	// longListing bytes, and the first one, may take longListingTimeout.
+	pollTimeout        = time.Second
+	longListing        = 4 << 20
+	longListingTimeout = 2 * time.Second
+	// mostLate is how many questions in a row may get no answer in time. One late answer says little: this machine may be
+	// busy. A service that answers late for long is as good as none.
+	mostLate = 8
 	// maxListing bounds the list of workers in bytes: 20,000 workers of eight ranks with 500 bytes each.
 	maxListing = 80 << 20
 	// maxAnswer bounds the answer to a question in bytes: 80,000 ranks with 100 bytes each.
@@ -56,7 +62,8 @@ type Client struct {
 	address string // host:port of the URL
 	secure  bool
 	network network.Network
-	warned  atomic.Bool // the log has said that there can be no stream
+	warned  atomic.Bool  // the log has said that there can be no stream
+	late    atomic.Int32 // questions in a row that got no answer in time
 
 	// Only Run uses the fields below.
 	silent     bool              // the last poll failed
@@ -65,7 +72,8 @@ type Client struct {
 	registered map[string]sent   // by worker: the last registration
 	refused    map[string]string // by worker: why the service did not take the last registration
 	strange    map[string]bool   // workers that the service does not know and this router does not register, as the log has said
-	late       bool              // the log has said that not all workers are registered
+	listed     int               // bytes of the last list of workers; 0: there was none
+	unfinished int               // looks in a row after which not all workers were registered
 	differing  map[string]bool   // models about whose keys the log has an error
 	current    *stream           // the last stream; nil if there was none
 	streaming  chan struct{}     // has an element while a stream runs, and shortly after
@@ -129,10 +137,11 @@ func (c *Client) Match(ctx context.Context, q *warmpath.Lookup) error {
 	if s := c.stream.Load(); s != nil {
 		answer, err := s.ask(ctx, &question)
 		if err == nil {
+			c.late.Store(0)
 			return v.matches(answer, q)
 		}
 		if !errors.Is(err, errStream) {
-			c.pollSoon() // the service may be gone
+			c.missed(ctx)
 			return err
 		}
 	}
@@ -140,12 +149,26 @@ func (c *Client) Match(ctx context.Context, q *warmpath.Lookup) error {
 	a.out = question.appendTo(a.out[:0])
 	a.body.Reset(a.out)
 	if err := c.call(ctx, http.MethodPost, "/query_by_hash", a, maxAnswer); err != nil {
-		if ctx.Err() == nil {
-			c.pollSoon()
-		}
+		c.missed(ctx)
 		return err
 	}
+	c.late.Store(0)
 	return v.matches(a.answer.Bytes(), q)
+}
+
+// missed notes that a question got no answer. The context of the question says whether its time is over. After mostLate
+// such questions in a row nobody is trusted until a poll succeeds.
+func (c *Client) missed(question context.Context) {
+	if errors.Is(question.Err(), context.Canceled) {
+		return // the asker is gone, which says nothing about the service
+	}
+	if question.Err() != nil && c.late.Add(1) >= mostLate {
+		c.late.Store(0)
+		if c.known.Swap(nil) != nil {
+			c.distrust(c.fleet.Snapshot(), tooLate)
+		}
+	}
+	c.pollSoon() // the service may be gone
 }
 
 // matches appends the matches of an answer to q.Matches.
@@ -276,33 +299,42 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 }
 
-// poll registers workers, and asks the service for its workers. It returns the service's port for gRPC, 0 for none.
+// poll asks the service for its workers, and then registers workers. It returns the service's port for gRPC, 0 for
+// none.
 func (c *Client) poll(ctx context.Context) (port int, ok bool) {
 	snap := c.fleet.Snapshot()
-	late, cancel := context.WithTimeout(ctx, registerTimeout)
-	unregistered := c.register(late, snap)
-	cancel()
-	ctx, cancel = context.WithTimeout(ctx, pollTimeout)
-	defer cancel()
+	limit := pollTimeout
+	if c.listed == 0 || c.listed > longListing {
+		limit = longListingTimeout
+	}
+	soon, cancel := context.WithTimeout(ctx, limit)
 	list, a := new(listing), new(ask)
-	err := c.call(ctx, http.MethodGet, "/workers", a, maxListing)
+	err := c.call(soon, http.MethodGet, "/workers", a, maxListing)
 	if err == nil {
 		err = list.decode(a.answer.Bytes())
 	}
-	if err == nil {
-		c.noteLate(unregistered)
-	}
+	cancel()
 	if err != nil {
-		if context.Cause(ctx) != context.Canceled { // Run ends: the trust stays as it was
+		if ctx.Err() == nil { // else Run ends: the trust stays as it was
 			c.lost(snap, err)
 		}
 		return 0, false
 	}
+	c.listed = max(1, a.answer.Len())
 	if c.silent {
 		c.log.Info("the index service answers again", "service", c.config.URL, "silent", time.Since(c.down).Round(time.Millisecond))
 		c.silent, c.trouble = false, ""
 	}
 	c.apply(snap, list)
+	late, cancel := context.WithTimeout(ctx, registerTimeout)
+	defer cancel()
+	fresh, err := c.register(late, snap)
+	if fresh {
+		c.pollSoon() // the next list has the new workers
+	}
+	if ctx.Err() == nil {
+		c.noteLate(err)
+	}
 	return list.grpcPort, true
 }
 
@@ -321,9 +353,14 @@ func (c *Client) lost(snap *fleet.Snapshot, err error) {
 		c.log.Error(now.what+": requests are decided by load until that changes", "service", c.config.URL, "next", now.next, "error", plain(err))
 	}
 	clear(c.registered)
+	c.distrust(snap, now.what)
+}
+
+// distrust takes the trust in all holders away.
+func (c *Client) distrust(snap *fleet.Snapshot, why string) {
 	for _, w := range snap.Workers() {
 		for _, h := range w.Holders {
-			c.tell(snap, h, fleet.TrustNone, now.what)
+			c.tell(snap, h, fleet.TrustNone, why)
 		}
 	}
 }

@@ -20,8 +20,8 @@ const (
 	// is registered. Two of three registrations may fail.
 	registerLease = 30 * time.Second
 	registerEvery = 10 * time.Second
-	// registerTimeout bounds the registrations before one poll; the rest comes after it. registerAtOnce is how many are
-	// under way at the same time: 20,000 workers with 5 ms each take 6 s.
+	// registerTimeout bounds the registrations after one poll; the rest comes after the next. registerAtOnce is how many
+	// are under way at the same time: 20,000 workers with 5 ms each take 6 s.
 	registerTimeout = time.Second
 	registerAtOnce  = 16
 )
@@ -34,11 +34,11 @@ type sent struct {
 }
 
 // register registers the workers of the fleet that were not registered lately, or have changed. What was registered
-// before an error or the end of ctx counts. The error says that some workers are not registered, for a reason that is
-// not their own.
-func (c *Client) register(ctx context.Context, snap *fleet.Snapshot) error {
+// before an error or the end of ctx counts. fresh says that the service took a worker for the first time, or a changed
+// one. The error says that some workers are not registered, for a reason that is not their own.
+func (c *Client) register(ctx context.Context, snap *fleet.Snapshot) (fresh bool, err error) {
 	if !c.config.Register {
-		return nil
+		return false, nil
 	}
 	now, next := time.Now(), map[string]sent{}
 	var due []dueWorker
@@ -84,6 +84,7 @@ func (c *Client) register(ctx context.Context, snap *fleet.Snapshot) error {
 			continue
 		}
 		next[d.url] = sent{now, d.body, now}
+		fresh = fresh || d.refused == "" && d.body != d.last.body && (d.last.body != "" || d.last.tried.IsZero())
 		if d.refused != "" && d.refused != c.refused[d.url] {
 			c.log.Warn("the index service does not take a worker", "worker", d.url, "error", d.refused)
 		}
@@ -93,9 +94,9 @@ func (c *Client) register(ctx context.Context, snap *fleet.Snapshot) error {
 	}
 	maps.DeleteFunc(c.refused, func(url, _ string) bool { _, present := next[url]; return !present })
 	if err := cmp.Or(context.Cause(ctx), busy); err != nil {
-		return fmt.Errorf("register workers at the index service: %w", err)
+		return fresh, fmt.Errorf("register workers at the index service: %w", err)
 	}
-	return nil
+	return fresh, nil
 }
 
 // dueWorker is a worker that has to be registered.
@@ -126,15 +127,22 @@ func (c *Client) registerOne(ctx context.Context, d *dueWorker) error {
 	return nil
 }
 
-// noteLate logs that not all workers are registered, or all again. err says why; nil: all are.
+// lateLooks is how many looks in a row may leave workers unregistered before the log says so: a service that starts is
+// busy for a moment.
+const lateLooks = 3
+
+// noteLate logs that not all workers are registered for some time, or all again. err says why; nil: all are.
 func (c *Client) noteLate(err error) {
-	switch {
-	case err != nil && !c.late:
-		c.log.Warn("not all workers are registered at the index service: the router tries again", "service", c.config.URL, "error", err)
-	case err == nil && c.late:
-		c.log.Info("all workers are registered at the index service", "service", c.config.URL)
+	if err == nil {
+		if c.unfinished >= lateLooks {
+			c.log.Info("all workers are registered at the index service", "service", c.config.URL)
+		}
+		c.unfinished = 0
+		return
 	}
-	c.late = err != nil
+	if c.unfinished++; c.unfinished == lateLooks {
+		c.log.Warn("not all workers are registered at the index service: the router tries again", "service", c.config.URL, "error", err)
+	}
 }
 
 // registrationOf returns what the service has to know of a worker to follow its events.

@@ -29,8 +29,8 @@ const (
 	maxQueued  = 64
 	maxWaiting = 1024
 	// maxMissed is after how many questions in a row without an answer in time the stream is closed: its connection may
-	// be dead.
-	maxMissed = 16
+	// be dead. The trust is gone at the same time, until a poll succeeds.
+	maxMissed = mostLate
 )
 
 // errStream means that the stream cannot take a question, or ended before the answer. The question may go over HTTP.

@@ -175,6 +175,7 @@ func TestAStreamThatIsNoneCostsNoAnswer(t *testing.T) {
 					cancel()
 				}
 				testenv.Until(t, "the stream is given up", func() bool { return a.asks() < 0 })
+				testenv.Until(t, "the service counts again", func() bool { return a.client.known.Load() != nil })
 			}
 			a.found(t, req)
 			testenv.Until(t, "the stream has ended", func() bool { return a.asks() < 0 })

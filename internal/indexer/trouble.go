@@ -24,6 +24,7 @@ const (
 	noCert    = "the index service requires a certificate"
 	noService = "there is no index service at index.url"
 	noTLS     = "the index service cannot be reached over TLS"
+	tooLate   = "the index service answers too late"
 	failing   = "the index service is busy or fails"
 )
 
