@@ -1,6 +1,9 @@
 package replica
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // aloneAfter is how long there is no connection before the log says so. Servers that start together need some 600 ms to
 // find each other.
@@ -30,7 +33,6 @@ func (c *connection) changed() {
 		c.alone, c.warned = time.Now(), false // see warnAlone
 		return
 	}
-	s.parts.Log.Info("connected to NATS: requests are shared with the other routers", "sync", s.cfg.mode(), "group", s.cfg.Group, "signed", s.cfg.Key != "")
 	s.counts.reconnects.Add(1)
 	closeOnce(s.joined)
 	s.order(order{kind: recordHeartbeat, hello: true})
@@ -39,6 +41,34 @@ func (c *connection) changed() {
 	for _, p := range s.peers {
 		p.differs = true
 	}
+	s.logConnected()
+}
+
+// logConnected logs that there is a connection. Whether there are other routers, and understand this one, is not known
+// yet. Callers hold s.mu.
+func (s *Sync) logConnected() {
+	text := "connected to NATS: waiting for other routers"
+	if n := s.heard(); n > 0 {
+		text = fmt.Sprintf("connected to NATS: sharing requests with %d other routers", n)
+	}
+	s.parts.Log.Info(text, "sync", s.cfg.mode(), "group", s.cfg.Group, "signed", s.cfg.Key != "")
+}
+
+// logFirst logs that requests are shared, if one other router is heard. Callers hold s.mu.
+func (s *Sync) logFirst() {
+	if s.heard() == 1 {
+		s.parts.Log.Info("sharing requests with 1 other router", "sync", s.cfg.mode(), "group", s.cfg.Group, "signed", s.cfg.Key != "")
+	}
+}
+
+// heard returns the number of routers that have told who they are. Callers hold s.mu.
+func (s *Sync) heard() (n int) {
+	for _, p := range s.peers {
+		if p.heartbeat != (heartbeat{}) {
+			n++
+		}
+	}
+	return n
 }
 
 // warnAlone logs once why there is no connection, and again when there is another reason.

@@ -57,7 +57,7 @@ type embedded struct {
 	options *server.Options
 	log     *slog.Logger
 	// unreached is why the first of the routes is not reached; nil: all are.
-	unreached atomic.Pointer[string]
+	unreached atomic.Pointer[errorWithTime]
 	hurried   []int // how often the server was made to connect, by route, since nothing was there
 }
 
@@ -289,8 +289,7 @@ func (e *embedded) serversAt(ctx context.Context) []string {
 	wg.Wait()
 	e.unreached.Store(nil)
 	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
-		text := fmt.Sprintf("%s: %v", e.options.Routes[i].Host, errs[i])
-		e.unreached.Store(&text)
+		e.unreached.Store(&errorWithTime{fmt.Sprintf("%s: %v", e.options.Routes[i].Host, errs[i]), time.Now()})
 	}
 	return ids
 }

@@ -28,22 +28,24 @@ type fault struct {
 // fault returns why there is no connection.
 func (l *natsLink) fault() fault {
 	f := fault{servers: userInfo.ReplaceAllString(strings.Join(l.cfg.Servers(), ","), "://[redacted]@"), problem: "no server has answered yet"}
-	last := l.last.Load()
-	if node := l.node.Load(); l.cfg.Embedded && node != nil {
+	if l.cfg.Embedded && l.node.Load() != nil {
 		f.servers = userInfo.ReplaceAllString(strings.Join(l.cfg.Routes, ","), "://[redacted]@")
 		f.problem = "no other router has connected"
-		if route := node.unreached.Load(); route != nil {
-			f.problem = *route
-		}
-		if last != nil && time.Since(last.at) > faultAge {
-			last = nil
-		}
 	}
-	if last != nil {
-		f.problem = last.text
+	if e := l.problem(); e != nil {
+		f.problem = e.text
 	}
 	f.advice = l.cfg.advise(f.problem)
 	return f
+}
+
+// problem returns the last error because of which there is no connection; nil: none is known.
+func (l *natsLink) problem() *errorWithTime {
+	last, node := l.last.Load(), l.node.Load()
+	if node == nil || last != nil && time.Since(last.at) <= faultAge { // a refused route is tried again each second
+		return last
+	}
+	return node.unreached.Load()
 }
 
 // advise returns what an operator can do about a problem with the connection.

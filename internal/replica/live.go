@@ -25,6 +25,7 @@ func (r *receiver) look(now time.Time) {
 			continue
 		}
 		r.retry(p, now)
+		r.warnUnknown(p, now)
 		r.countKeys(p)
 		r.ask(p, now)
 	}

@@ -54,6 +54,7 @@ type peer struct {
 	freedAt    int
 	refused    waitingAdds // requests under way whose worker is not known here
 	ended      waitingAdds // requests that have ended, whose worker is not known here
+	unknown    unknown
 	tenants    map[string]spent
 
 	retried  uint64    // the generation of the fleet at the last retry of refused and ended

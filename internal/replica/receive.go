@@ -298,6 +298,7 @@ func (r *receiver) heartbeat(p *peer, h heartbeat, now time.Time) {
 	}
 	if first {
 		r.s.parts.Log.Info("another router shares its requests", "router", h.name, "admin", h.admin, "version", h.version)
+		r.s.logFirst()
 	}
 	if h.hello {
 		r.s.order(order{kind: recordHeartbeat})

@@ -62,7 +62,7 @@ func (s *Sync) Status() Status {
 		Signed: s.cfg.Key != "", Peers: []PeerStatus{}, Counts: s.countsNow()}
 	out.Requests, _, _ = s.out.counts()
 	if l, ok := s.link.(*natsLink); ok && !out.Connected {
-		if e := l.last.Load(); e != nil {
+		if e := l.problem(); e != nil {
 			out.LastError, out.ErrorAt = e.text, &e.at
 		}
 	}
