@@ -314,7 +314,7 @@ func serverAt(ctx context.Context, address string, secure *tls.Config) (string, 
 	}
 	line, err := bufio.NewReaderSize(conn, 32<<10).ReadSlice('\n')
 	if secure == nil && errors.Is(err, os.ErrDeadlineExceeded) {
-		return "", errors.New("the server says nothing: perhaps it asks for TLS, and this router has no sync.tls.cert_file")
+		return "", errors.New("the server says nothing: it asks for TLS, or no router listens there")
 	}
 	if err != nil {
 		return "", err

@@ -65,12 +65,18 @@ func (c *Config) advise(problem string) string {
 		return "set the same sync.group at all routers"
 	case c.Embedded && has("authorization", "authentication"):
 		return "set the same sync.user and sync.password_file, and the files of sync.tls, at all routers"
-	case c.Embedded && has("tls:", "x509:", "asks for tls"):
+	case c.Embedded && has("asks for tls"):
+		return "does a router have the address in sync.routes as its sync.listen? If so, set sync.tls.cert_file, key_file and ca_file at all routers"
+	case c.Embedded && has("no nats server"):
+		return "does a router have the address in sync.routes as its sync.listen?"
+	case c.Embedded && has("tls:", "x509:"):
 		return "set sync.tls.cert_file, key_file and ca_file at all routers, so that each trusts the certificates of the others"
 	case c.Embedded && len(c.Routes) == 0:
 		return "name another router in sync.routes (--sync-route), or this one there"
 	case c.Embedded:
 		return "does another router run, and can this machine reach its sync.listen at the address in sync.routes?"
+	case has("route port"):
+		return "an embedded server of another router listens there: use --sync-embedded and --sync-route instead of --sync-nats"
 	case has("authorization", "authentication", "credentials", "nkey", "jwt"):
 		return "set sync.user with sync.password_file, or sync.token_file, or sync.credentials_file, as the server asks for"
 	case has("unknown authority", "failed to verify"):

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net/netip"
 	"strconv"
 	"sync/atomic"
@@ -17,6 +18,8 @@ import (
 const (
 	// reconnectWait is the time between two attempts to connect. One view is to be back a second after NATS is.
 	reconnectWait = 150 * time.Millisecond
+	// mostReconnectWait is the same while the server refuses the login: only an operator can change that.
+	mostReconnectWait = 5 * time.Second
 	// pingInterval is how often the connection is checked, and deadPings is after how many pings without an answer it
 	// counts as dead. A connection through a cut cable is given up after a second and a half.
 	pingInterval = 500 * time.Millisecond
@@ -155,7 +158,7 @@ func (l *natsLink) options(s *Sync) ([]nats.Option, error) {
 	changed := func(*nats.Conn) { wake(s.changes) }
 	options := []nats.Option{
 		nats.Name("warmpath " + s.parts.Name), nats.NoEcho(), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
-		nats.ReconnectWait(reconnectWait), nats.ReconnectJitter(reconnectWait/3, reconnectWait/3), nats.Timeout(writeTimeout),
+		nats.CustomReconnectDelay(l.delay()), nats.Timeout(writeTimeout),
 		nats.PingInterval(pingInterval), nats.MaxPingsOutstanding(deadPings), nats.FlusherTimeout(writeTimeout),
 		nats.ReconnectOnFlusherError(), nats.IgnoreAuthErrorAbort(),
 		// What waits while there is no connection would be old afterwards.
@@ -196,6 +199,30 @@ func (l *natsLink) options(s *Sync) ([]nats.Option, error) {
 		options = append(options, nats.Secure(files))
 	}
 	return options, nil
+}
+
+// delay returns the function that says how long the client waits for its next attempt to connect. It is called by one
+// goroutine. Each refused login doubles the time.
+func (l *natsLink) delay() func(int) time.Duration {
+	wait := reconnectWait
+	return func(int) time.Duration {
+		if conn := l.conn.Load(); conn != nil && refusedLogin(conn.LastError()) {
+			wait = min(2*wait, mostReconnectWait)
+		} else {
+			wait = reconnectWait
+		}
+		return wait + rand.N(wait/3)
+	}
+}
+
+// refusedLogin reports whether err says that a server refuses the login.
+func refusedLogin(err error) bool {
+	for _, refused := range []error{nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrAccountAuthExpired} {
+		if errors.Is(err, refused) {
+			return true
+		}
+	}
+	return false
 }
 
 // note keeps the last error for operators.
