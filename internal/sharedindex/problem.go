@@ -15,7 +15,7 @@ import (
 // ErrNoServer means that the server of the shared index does not answer at present.
 var ErrNoServer = errors.New("the server of the shared index does not answer")
 
-// remedies are what to do about an error, such as one that a server answers with. The first one whose text is in the error counts.
+// remedies are what to do about an error. The first one whose text is in the error counts.
 var remedies = []struct{ text, remedy string }{
 	{"NOAUTH", "it asks for a password: set index.valkey.password_file, password_env or password (and username, if it is not the user default)"},
 	{"WRONGPASS", "it knows no such user, or the password is another one: correct index.valkey.username and password_file, password_env or password"},
