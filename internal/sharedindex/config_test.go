@@ -61,3 +61,22 @@ func TestNoErrorShowsThePassword(t *testing.T) {
 		}
 	}
 }
+
+// docs/shared-index.md gives reasons for these values.
+func TestTheDefaultsAreThoseOfTheDocumentation(t *testing.T) {
+	want := Config{
+		Prefix: "warmpath:", TTL: time.Hour, Lease: 5 * time.Second, Timeout: 20 * time.Millisecond, Connections: 4, ClientCache: 16 << 20, Queue: 65536,
+	}
+	if c := DefaultConfig(); c != want {
+		t.Errorf("%+v, want %+v", c, want)
+	}
+	if mostLate != 8 || beatsPerLease != 10 {
+		t.Errorf("%d late lookups, %d signs of life in a lease", mostLate, beatsPerLease)
+	}
+	if p := NewPlacements(want, PlacementsParts{}); p.patience != 3*time.Second || maxPlaced != 1<<16 || maxPlacedKeys != 1<<23 {
+		t.Errorf("placements wait %v, at most %d with %d keys", p.patience, maxPlaced, maxPlacedKeys)
+	}
+	if n := newNames(want); n.lastSlot != 1<<24-1 {
+		t.Errorf("the last slot is %d", n.lastSlot)
+	}
+}
