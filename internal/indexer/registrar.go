@@ -40,24 +40,9 @@ func (c *Client) register(ctx context.Context, snap *fleet.Snapshot) (fresh bool
 	if !c.config.Register {
 		return false, nil
 	}
-	now, next := time.Now(), map[string]sent{}
-	var due []dueWorker
-	for _, w := range snap.Workers() {
-		if w.Facts.BaseModel() == "" {
-			continue // it has not answered yet
-		}
-		body := string(registrationOf(w).appendTo(nil))
-		last, has := c.registered[w.URL]
-		if has {
-			next[w.URL] = last
-		}
-		if last.body != body || now.Sub(last.at) >= registerEvery {
-			due = append(due, dueWorker{url: w.URL, body: body, last: last})
-		}
-	}
+	now := time.Now()
+	due, next := c.due(snap, now)
 	c.registered = next
-	// The workers whose last attempt is longest ago come first, so that each has its turn if there is no time for all.
-	slices.SortStableFunc(due, func(a, b dueWorker) int { return a.last.tried.Compare(b.last.tried) })
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var taken atomic.Int64
@@ -97,6 +82,27 @@ func (c *Client) register(ctx context.Context, snap *fleet.Snapshot) (fresh bool
 		return fresh, fmt.Errorf("register workers at the index service: %w", err)
 	}
 	return fresh, nil
+}
+
+// due returns the workers that have to be registered now, and what was sent for all workers of the fleet. The workers
+// whose last attempt is longest ago come first, so that each has its turn if there is no time for all.
+func (c *Client) due(snap *fleet.Snapshot, now time.Time) (due []dueWorker, known map[string]sent) {
+	known = map[string]sent{}
+	for _, w := range snap.Workers() {
+		if w.Facts.BaseModel() == "" {
+			continue // it has not answered yet
+		}
+		body := string(registrationOf(w).appendTo(nil))
+		last, has := c.registered[w.URL]
+		if has {
+			known[w.URL] = last
+		}
+		if last.body != body || now.Sub(last.at) >= registerEvery {
+			due = append(due, dueWorker{url: w.URL, body: body, last: last})
+		}
+	}
+	slices.SortStableFunc(due, func(a, b dueWorker) int { return a.last.tried.Compare(b.last.tried) })
+	return due, known
 }
 
 // dueWorker is a worker that has to be registered.
