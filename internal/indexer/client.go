@@ -249,7 +249,7 @@ func (c *Client) call(ctx context.Context, method, path string, a *ask, most int
 	case n > most:
 		return fmt.Errorf("the index service's answer to %s has more than %d bytes", path, most)
 	case resp.StatusCode/100 != 2:
-		return &refusal{path, resp.StatusCode, api.Bounded(string(bytes.TrimSpace(a.answer.Bytes())))}
+		return &refusal{path, resp.StatusCode, c.blank(api.Bounded(string(bytes.TrimSpace(a.answer.Bytes()))))}
 	}
 	return nil
 }
@@ -350,7 +350,7 @@ func (c *Client) lost(snap *fleet.Snapshot, err error) {
 	}
 	if now.what != c.trouble {
 		c.trouble = now.what
-		c.log.Error(now.what+": requests are decided by load until that changes", "service", c.config.URL, "next", now.next, "error", plain(err))
+		c.log.Error(now.what+": requests are decided by load until that changes", "service", c.config.URL, "next", now.next, "error", c.blank(plain(err)))
 	}
 	clear(c.registered)
 	c.distrust(snap, now.what)
@@ -405,7 +405,7 @@ func (c *Client) apply(snap *fleet.Snapshot, list *listing) {
 					c.registered[w.URL] = sent{tried: last.tried} // it was registered at a service that has ended
 				}
 			default:
-				c.tell(snap, h, at.trust, at.why)
+				c.tell(snap, h, at.trust, c.blank(at.why))
 				if c.router.Ahead(h) != at.ahead {
 					c.router.SetAhead(h, at.ahead)
 				}
@@ -451,7 +451,7 @@ func (c *Client) compare(list *listing) map[string]bool {
 		refused[w.model] = true
 		if !c.differing[w.model] {
 			c.log.Error("the index service makes other block keys than this router, so its answers cannot be used: give both the same routing.block_keys",
-				"service", c.config.URL, "model", w.model, "here", algorithm.String(), "there", w.algorithm)
+				"service", c.config.URL, "model", w.model, "here", algorithm.String(), "there", c.blank(w.algorithm))
 		}
 	}
 	c.differing = refused
@@ -469,6 +469,9 @@ func newView(snap *fleet.Snapshot, list *listing) *view {
 	}
 	return v
 }
+
+// blank returns a text of the service without the key, which the service may repeat.
+func (c *Client) blank(text string) string { return api.WithoutSecrets(text, c.config.Key) }
 
 // refusal is an answer of the service that is no success.
 type refusal struct {

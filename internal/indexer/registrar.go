@@ -147,7 +147,7 @@ func (c *Client) noteLate(err error) {
 		return
 	}
 	if c.unfinished++; c.unfinished == lateLooks {
-		c.log.Warn("not all workers are registered at the index service: the router tries again", "service", c.config.URL, "error", err)
+		c.log.Warn("not all workers are registered at the index service: the router tries again", "service", c.config.URL, "error", c.blank(err.Error()))
 	}
 }
 

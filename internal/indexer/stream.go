@@ -215,10 +215,10 @@ func (c *Client) keepStream(ctx context.Context, port int) {
 		defer stop()
 		err := c.openStream(of, s, port)
 		if c.stream.CompareAndSwap(s, nil) {
-			c.log.Info("the stream of questions to the index service has ended: questions go over HTTP until there is a new one", "service", c.config.URL, "reason", err)
+			c.log.Info("the stream of questions to the index service has ended: questions go over HTTP until there is a new one", "service", c.config.URL, "reason", c.blank(err.Error()))
 			c.pollSoon()
 		} else if c.warned.CompareAndSwap(false, true) {
-			c.log.Warn("the index service cannot be asked over gRPC, so questions go over HTTP, which takes longer", "service", c.config.URL, "grpc_port", port, "error", err)
+			c.log.Warn("the index service cannot be asked over gRPC, so questions go over HTTP, which takes longer", "service", c.config.URL, "grpc_port", port, "error", c.blank(err.Error()))
 		}
 		select {
 		case <-time.After(openEvery):

@@ -13,7 +13,6 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -49,8 +48,6 @@ const (
 	implicitRetries = 600
 )
 
-var userInfo = regexp.MustCompile(`://[^\s"@/]+@`)
-
 // embedded is a NATS server in this process, which is a part of a cluster.
 type embedded struct {
 	server  *server.Server
@@ -71,7 +68,7 @@ func startEmbedded(cfg *Config, id uint64, log *slog.Logger, served func(line st
 	if err != nil {
 		return nil, fmt.Errorf("make the embedded NATS server: %w", err)
 	}
-	own := &serverLog{log: log, served: served}
+	own := &serverLog{log: log, served: served, blank: cfg.withoutSecrets}
 	s.SetLoggerV2(own, log.Enabled(context.Background(), slog.LevelDebug), false, false)
 	s.Start()
 	e := &embedded{server: s, options: options, log: log, hurried: make([]int, len(options.Routes))}
@@ -270,7 +267,7 @@ func (e *embedded) connectMissing(ctx context.Context) (all bool) {
 	}
 	sortRoutes(e.options.Routes)
 	if err := e.server.ReloadOptions(e.options.Clone()); err != nil {
-		e.log.Debug("the embedded NATS server connects later", "error", withoutURL(err))
+		e.log.Debug("the embedded NATS server connects later", "error", withoutUser(err.Error()))
 	}
 	return false
 }
@@ -335,18 +332,19 @@ func serverAt(ctx context.Context, address string, secure *tls.Config) (string, 
 type serverLog struct {
 	log    *slog.Logger
 	served func(line string)
+	blank  func(line string) string // Config.withoutSecrets
 	fatal  atomic.Pointer[string]
 }
 
 func (l *serverLog) line(format string, v ...any) {
-	line := userInfo.ReplaceAllString(fmt.Sprintf(format, v...), "://[redacted]@")
+	line := l.blank(fmt.Sprintf(format, v...))
 	l.log.Debug("embedded NATS server", "line", line)
 	l.served(line)
 }
 
 // Fatalf keeps the error: the server calls it when it cannot listen.
 func (l *serverLog) Fatalf(format string, v ...any) {
-	text := userInfo.ReplaceAllString(fmt.Sprintf(format, v...), "://[redacted]@")
+	text := l.blank(fmt.Sprintf(format, v...))
 	l.fatal.Store(&text)
 	l.line(format, v...)
 }

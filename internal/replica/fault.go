@@ -27,9 +27,9 @@ type fault struct {
 
 // fault returns why there is no connection.
 func (l *natsLink) fault() fault {
-	f := fault{servers: userInfo.ReplaceAllString(strings.Join(l.cfg.Servers(), ","), "://[redacted]@"), problem: "no server has answered yet"}
+	f := fault{servers: withoutUser(strings.Join(l.cfg.Servers(), ",")), problem: "no server has answered yet"}
 	if l.cfg.Embedded && l.node.Load() != nil {
-		f.servers = userInfo.ReplaceAllString(strings.Join(l.cfg.Routes, ","), "://[redacted]@")
+		f.servers = withoutUser(strings.Join(l.cfg.Routes, ","))
 		f.problem = "no other router has connected"
 	}
 	if e := l.problem(); e != nil {
@@ -117,7 +117,7 @@ func (l *natsLink) happened(err error) {
 		return
 	}
 	if advice := l.cfg.advise(err.Error()); l.warned.due(advice, time.Now()) {
-		l.log.Warn("NATS refuses messages for the other routers", "error", withoutURL(err), "advice", advice)
+		l.log.Warn("NATS refuses messages for the other routers", "error", l.cfg.withoutSecrets(err.Error()), "advice", advice)
 	}
 }
 

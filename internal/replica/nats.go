@@ -124,7 +124,7 @@ func (l *natsLink) run(ctx context.Context, s *Sync) error {
 	}
 	conn, err := nats.Connect(url, options...)
 	if err != nil {
-		return fmt.Errorf("connect to NATS: %w", withoutURL(err))
+		return errors.New("connect to NATS: " + l.cfg.withoutSecrets(err.Error()))
 	}
 	l.conn.Store(conn)
 	defer func() {
@@ -228,11 +228,6 @@ func refusedLogin(err error) bool {
 // note keeps the last error for operators.
 func (l *natsLink) note(err error) {
 	if err != nil {
-		l.last.Store(&errorWithTime{withoutURL(err).Error(), time.Now()})
+		l.last.Store(&errorWithTime{l.cfg.withoutSecrets(err.Error()), time.Now()})
 	}
-}
-
-// withoutURL returns an error without the URL that it may quote, since a URL can have a password.
-func withoutURL(err error) error {
-	return errors.New(userInfo.ReplaceAllString(err.Error(), "://[redacted]@"))
 }

@@ -157,6 +157,15 @@ func (c Config) Address() string {
 	return u.String()
 }
 
+// secrets returns what no log may show, although the server may repeat it.
+func (c Config) secrets() []string {
+	if u, err := url.Parse(c.URL); err == nil && u.User != nil {
+		password, _ := u.User.Password()
+		return []string{c.Password, password}
+	}
+	return []string{c.Password}
+}
+
 // options returns the options of a client of the server. TLS comes from the files that the configuration names.
 func (c Config) options(n network.Network) (valkey.ClientOption, error) {
 	u, err := url.Parse(c.URL)

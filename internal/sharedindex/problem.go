@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/valkey-io/valkey-go"
+
+	"github.com/warmpath/warmpath/internal/api"
 )
 
 // ErrNoServer means that the server of the shared index does not answer at present.
@@ -36,8 +38,9 @@ var remedies = []struct{ text, remedy string }{
 	{"connection reset by peer", "its port may have TLS: then write valkeys:// or rediss:// in index.valkey.url"},
 }
 
-// problemOf returns the text of an error for logs, on one line and not too long, with what to do about it.
-func problemOf(err error) string {
+// problemOf returns the text of an error for logs, on one line, not too long and without secrets, with what to do about
+// it.
+func problemOf(err error, secrets ...string) string {
 	if err == nil {
 		return ""
 	}
@@ -46,7 +49,7 @@ func problemOf(err error) string {
 		// The port of our end differs each time. Without it, the text of a problem that goes on stays the same.
 		text = strings.ReplaceAll(text, o.Source.String()+"->", "")
 	}
-	text = strings.Join(strings.Fields(text), " ")
+	text = api.WithoutSecrets(strings.Join(strings.Fields(text), " "), secrets...)
 	short := cmp.Or(text[:min(len(text), 300)], "unknown")
 	for _, r := range remedies {
 		if strings.Contains(text, r.text) {
@@ -58,18 +61,19 @@ func problemOf(err error) string {
 
 // problem logs what goes wrong at the server. A problem that goes on is logged once. It has no lock of its own.
 type problem struct {
-	log    *slog.Logger
-	server string // its address
-	last   string // the problem that goes on; "": none
+	log     *slog.Logger
+	server  string // its address
+	secrets []string
+	last    string // the problem that goes on; "": none
 }
 
 func newProblem(log *slog.Logger, cfg Config) problem {
-	return problem{log: log, server: cfg.Address()}
+	return problem{log: log, server: cfg.Address(), secrets: cfg.secrets()}
 }
 
 // tell logs err, unless it was logged last. what says what it means. Without an error it does nothing.
 func (p *problem) tell(what string, err error) {
-	if text := problemOf(err); text != p.last && err != nil {
+	if text := problemOf(err, p.secrets...); text != p.last && err != nil {
 		p.last = text
 		p.log.Warn(what, "server", p.server, "error", text)
 	}
@@ -104,9 +108,9 @@ func keepTrying(ctx context.Context, session func(context.Context) error, failed
 }
 
 // reasonOf returns why the shared index is not read, for people who look at the trust of a holder.
-func reasonOf(err error) string {
+func (p *problem) reasonOf(err error) string {
 	if answer := new(valkey.ValkeyError); errors.As(err, &answer) {
-		return "the server of the shared index answers: " + problemOf(err)
+		return "the server of the shared index answers: " + problemOf(err, p.secrets...)
 	}
 	return ErrNoServer.Error()
 }

@@ -179,14 +179,14 @@ func (r *Reader) lost(err error) {
 	defer r.mu.Unlock()
 	for h, o := range r.trusted {
 		if o.level != fleet.TrustNone && !o.learned {
-			r.trust(h, opinion{level: fleet.TrustNone, why: reasonOf(err)})
+			r.trust(h, opinion{level: fleet.TrustNone, why: r.problem.reasonOf(err)})
 		}
 	}
 	if err != nil {
 		snap := r.parts.Fleet.Snapshot()
 		for _, w := range snap.Workers() {
 			for _, h := range w.Holders {
-				r.unknown(w, h, reasonOf(err))
+				r.unknown(w, h, r.problem.reasonOf(err))
 			}
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/kvfeed"
 )
 
@@ -265,7 +266,7 @@ func (k *Keeper) ask(ctx context.Context, places []kvfeed.Place, known map[kvfee
 		}
 		if err != nil {
 			k.counts.peersFailed.Add(1)
-			k.Log.Warn("a peer gave no whole snapshot of its index", "peer", peer, "holders", len(known), "error", err)
+			k.Log.Warn("a peer gave no whole snapshot of its index", "peer", peer, "holders", len(known), "error", k.blank(err.Error()))
 			continue
 		}
 		k.counts.peers.Add(1)
@@ -346,7 +347,7 @@ func (k *Keeper) fetch(ctx context.Context, peer string, places []kvfeed.Place, 
 // noteSkipped logs that a peer or a file has no good checkpoint of a holder.
 func (k *Keeper) noteSkipped(s *skippedHolder, from string) {
 	if s.Invalid {
-		k.Log.Warn("a checkpoint is not used", "worker", s.Worker, "rank", s.Rank, "from", from, "why", s.Why)
+		k.Log.Warn("a checkpoint is not used", "worker", k.blank(s.Worker), "rank", s.Rank, "from", from, "why", k.blank(s.Why))
 		return
 	}
 	level, text := slog.LevelDebug, "there is no checkpoint of a holder"
@@ -354,8 +355,11 @@ func (k *Keeper) noteSkipped(s *skippedHolder, from string) {
 		k.strange[from] = true
 		level, text = slog.LevelInfo, "a peer follows no such worker, so it has no checkpoint of it: name the workers by the same URLs on all routers"
 	}
-	k.Log.Log(context.Background(), level, text, "worker", s.Worker, "rank", s.Rank, "from", from, "why", s.Why)
+	k.Log.Log(context.Background(), level, text, "worker", k.blank(s.Worker), "rank", s.Rank, "from", from, "why", k.blank(s.Why))
 }
+
+// blank returns a text of a peer without the admin key, which the peer may repeat.
+func (k *Keeper) blank(text string) string { return api.WithoutSecrets(text, k.Key) }
 
 // cause returns why ctx ended, if it did, and else err.
 func cause(ctx context.Context, err error) error {
