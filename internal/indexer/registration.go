@@ -2,6 +2,7 @@ package indexer
 
 import (
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -178,6 +179,13 @@ type listing struct {
 	grpcPort int // the service's port for gRPC; 0: it has none
 }
 
+// maxListed and maxListedRanks bound a list of workers that a router takes: a worker or rank takes two bytes there and
+// up to a hundred times as much in memory. A service may list as many workers of its own as are registered.
+const (
+	maxListed      = 2 * maxRegistered
+	maxListedRanks = 1 << 20
+)
+
 // listedWorker is a worker.
 type listedWorker struct {
 	worker          string
@@ -234,12 +242,19 @@ func (l *listing) appendTo(dst []byte) []byte {
 }
 
 func (l *listing) decode(b []byte) error {
+	ranks := 0
 	return eachField(b, func(f *field) error {
 		switch f.id {
 		case 1:
 			var w listedWorker
+			if len(l.workers) == maxListed {
+				return fmt.Errorf("the list has more than %d workers", maxListed)
+			}
 			err := w.decode(f.bytes)
 			l.workers = append(l.workers, w)
+			if ranks += len(w.ranks); ranks > maxListedRanks && err == nil {
+				err = fmt.Errorf("the list has more than %d ranks", maxListedRanks)
+			}
 			return err
 		case 2:
 			l.grpcPort = int(f.small() & 0x7fffffff)
@@ -281,6 +296,9 @@ func (w *listedWorker) decode(b []byte) error {
 			w.source = f.text()
 		case 8:
 			var r listedRank
+			if len(w.ranks) == fleet.MaxRanks {
+				return fmt.Errorf("a worker has more than %d ranks", fleet.MaxRanks)
+			}
 			err := r.decode(f.bytes)
 			w.ranks = append(w.ranks, r)
 			return err
