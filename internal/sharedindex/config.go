@@ -176,6 +176,8 @@ func (c Config) options(n network.Network) (valkey.ClientOption, error) {
 		Username: c.Username, Password: c.Password, ClientName: "warmpath", SelectDB: c.Database, ForceSingleClient: !c.Cluster,
 		PipelineMultiplex: c.multiplex(), DisableRetry: true, DisableCache: true,
 		ConnWriteTimeout: max(time.Second, 2*c.Timeout),
+		// The client reads all the time, so a reply to no command is seen before the next command could take it.
+		AlwaysPipelining: true,
 	}
 	if u.User != nil {
 		o.Username = u.User.Username()
@@ -184,7 +186,11 @@ func (c Config) options(n network.Network) (valkey.ClientOption, error) {
 	if u.Scheme == "unix" {
 		o.InitAddress = []string{u.Path}
 		o.DialCtxFn = func(ctx context.Context, path string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
-			return network.Of(n).Dial(ctx, "unix", path)
+			conn, err := network.Of(n).Dial(ctx, "unix", path)
+			if err != nil {
+				return nil, err
+			}
+			return guarded(conn), nil
 		}
 		return o, nil
 	}
@@ -205,8 +211,11 @@ func (c Config) options(n network.Network) (valkey.ClientOption, error) {
 		ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 		defer cancel()
 		conn, err := network.Of(n).Dial(ctx, "tcp", address)
-		if err != nil || secure == nil {
-			return conn, err
+		if err != nil {
+			return nil, err
+		}
+		if secure == nil {
+			return guarded(conn), nil
 		}
 		own := secure.Clone()
 		if own.ServerName == "" {
@@ -217,7 +226,7 @@ func (c Config) options(n network.Network) (valkey.ClientOption, error) {
 			_ = conn.Close()
 			return nil, fmt.Errorf("begin TLS: %w", err)
 		}
-		return client, nil
+		return guarded(client), nil
 	}
 	return o, nil
 }
