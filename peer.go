@@ -138,7 +138,8 @@ func (p *Peer) Add(pl *Placement, now int64) (ok bool) {
 	return true
 }
 
-// boundKeys lets the keys of the oldest requests go, if the requests hold too many.
+// boundKeys lets the keys of the oldest requests go, if the requests hold too many. At the limit of all peers together,
+// the peer that adds a request loses keys of its own, also if another peer holds more: peers have different locks.
 func (p *Peer) boundKeys() {
 	for p.keyed != nil && (p.keys > maxToldKeys || p.router.toldKeys.Load() > maxAllToldKeys) {
 		t := p.keyed
