@@ -29,7 +29,7 @@ const (
 var (
 	errConflict = errors.New("the worker is there already")
 	errAbsent   = errors.New("no such worker is registered")
-	errFull     = fmt.Errorf("%d workers are registered already", maxRegistered)
+	errFull     = errors.New("there is no room for the worker")
 	errNoModel  = errors.New("no worker serves the model")
 	errBusy     = errors.New("the service is busy")
 )
@@ -49,6 +49,7 @@ type registry struct {
 	entries map[string]*entry // by the worker's name in the fleet
 	// sources has a worker of each endpoint of events. Two workers with one endpoint are most likely a mistake.
 	sources map[string]string
+	total   weight // of all entries
 }
 
 // entry is a registered worker of a group.
@@ -151,7 +152,7 @@ func (g *registry) register(r *registration, now time.Time) (listed bool, err er
 	e := g.entries[name]
 	switch {
 	case e == nil && len(g.entries) >= maxRegistered:
-		return false, errFull
+		return false, fmt.Errorf("%w: %d workers are registered already", errFull, maxRegistered)
 	case e != nil && e.model != model:
 		known, group := unpooled(e.model)
 		return false, fmt.Errorf("%w: %s serves %s in group %s; unregister it first", errConflict, api.Quoted(r.worker), api.Quoted(known), api.Quoted(group))
@@ -161,6 +162,13 @@ func (g *registry) register(r *registration, now time.Time) (listed bool, err er
 	}
 	next, err := r.facts(e)
 	if err != nil {
+		return false, err
+	}
+	var before weight
+	if e != nil {
+		before = weightOf(&e.facts)
+	}
+	if err := g.total.room(before, weightOf(&next)); err != nil {
 		return false, err
 	}
 	fresh := e == nil
@@ -215,6 +223,7 @@ func (e *entry) add(r *registration) {
 
 // put tells the fleet of a worker. g.mu is held.
 func (g *registry) put(name string, e *entry, f fleet.Facts) {
+	g.total.change(weightOf(&e.facts), weightOf(&f))
 	e.facts = f
 	f.Events, f.Models = slices.Clone(f.Events), slices.Clone(f.Models)
 	e.id = g.fleet.Put(name, f)
@@ -398,7 +407,7 @@ func (g *registry) shrink(name string, e *entry, r *removal) error {
 
 // remove removes a worker from the fleet. g.mu is held.
 func (g *registry) remove(worker string, e *entry) {
-	delete(g.entries, worker)
+	g.forget(worker, e)
 	for _, s := range e.facts.Events {
 		if g.sources[s.Endpoint] == worker {
 			delete(g.sources, s.Endpoint)
@@ -419,9 +428,15 @@ func (g *registry) expire(now time.Time) {
 			g.log.Warn("no router renewed the registration of a worker: it is removed", "worker", bare(worker))
 			g.remove(worker, e)
 		case g.listed(worker) != "": // discovery put its own facts in place of the registered ones
-			delete(g.entries, worker)
+			g.forget(worker, e)
 		}
 	}
+}
+
+// forget removes an entry. g.mu is held.
+func (g *registry) forget(worker string, e *entry) {
+	delete(g.entries, worker)
+	g.total.change(weightOf(&e.facts), weight{})
 }
 
 // has reports whether a worker is registered.
