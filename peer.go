@@ -72,6 +72,10 @@ const (
 	// 256 requests at the same time. If a peer tells of more, the oldest request is forgotten: it is the nearest to its
 	// end, and if the messages about ends were lost, it has most probably ended.
 	maxTold = 1 << 16
+	// maxAllTold bounds the requests of all peers together: a quarter of a gigabyte. Beyond it a peer that tells of a
+	// further request loses its oldest one, unless it has maxToldShare at most. So a peer that tells of too many takes
+	// nothing from the others: 256 peers have room for their shares.
+	maxAllTold, maxToldShare = 1 << 19, 1 << 11
 	// maxToldKeys bounds the keys that the requests of a peer hold: 16 MiB. They are enough for 4,000 requests of 8,192
 	// tokens. maxAllToldKeys is the same for all peers together: 128 MiB. The keys are only of use if the worker computed
 	// nothing of a request, so that its prompt is no longer expected. Beyond the bounds the oldest requests lose theirs.
@@ -131,7 +135,7 @@ func (p *Peer) Add(pl *Placement, now int64) (ok bool) {
 		t.complete(now)
 	}
 	p.boundKeys()
-	for len(p.requests) > maxTold {
+	for n := len(p.requests); n > maxTold || n > maxToldShare && p.router.told.Load() > maxAllTold; n = len(p.requests) {
 		p.forgotten++
 		p.end(p.first, Ending{}, now)
 	}
@@ -322,6 +326,7 @@ func (p *Peer) expect(t *told, pl *Placement, trust fleet.Trust) {
 // insert adds t to the requests of p.
 func (p *Peer) insert(t *told) {
 	p.requests[t.id] = t
+	p.router.told.Add(1)
 	p.hold(t.held())
 	if p.keyed == nil {
 		p.keyed = t
@@ -337,6 +342,7 @@ func (p *Peer) insert(t *told) {
 // forget removes t from the requests of p.
 func (p *Peer) forget(t *told) {
 	delete(p.requests, t.id)
+	p.router.told.Add(-1)
 	p.hold(-t.held())
 	if p.keyed == t {
 		p.keyed = t.next
@@ -450,7 +456,8 @@ func (p *Peer) Has(id uint64) bool {
 	return p.requests[id] != nil
 }
 
-// Forgotten returns how many requests were forgotten before their end, because the peer told of too many.
+// Forgotten returns how many requests were forgotten before their end, because the peer, or all peers together, told of
+// too many.
 func (p *Peer) Forgotten() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()

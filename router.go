@@ -23,6 +23,7 @@ type Router struct {
 	scouts    atomic.Pointer[map[scoutKey]*scout]
 	weigher   *policy.Weigher
 	placed    atomic.Uint64 // the number of requests that Options.Observer was told of
+	told      atomic.Int64  // requests of all peers
 	toldKeys  atomic.Int64  // keys that the requests of all peers hold
 	herd      herd
 
