@@ -56,6 +56,7 @@ type peer struct {
 	ended      waitingAdds // requests that have ended, whose worker is not known here
 	unknown    unknown
 	tenants    map[string]spent
+	charged    map[string]int64 // tokens that reports of the peer took from the tenants' limits
 
 	retried  uint64    // the generation of the fleet at the last retry of refused and ended
 	overfull bool      // requests of refused were dropped for want of memory, and the peer was not asked for them
@@ -96,7 +97,7 @@ func (s *state) add(id uint64) {
 
 func newPeer(h header, placements *warmpath.Peer) *peer {
 	return &peer{id: h.from, started: h.started, placements: placements, underWay: map[uint64]followed{}, freed: map[uint64]struct{}{},
-		tenants: map[string]spent{}}
+		tenants: map[string]spent{}, charged: map[string]int64{}}
 }
 
 // follow follows a request. number is the number of the packet to all that told of it. isNew is true if the request was

@@ -326,11 +326,16 @@ func (r *receiver) echoes(p *peer, c *content, now time.Time) {
 	}
 }
 
-// spent takes what a tenant has spent at a peer from the tenant's limits here.
+// spent takes what a tenant has spent at a peer from the tenant's limits here. A peer cannot report more requests under
+// way than the tenant may have. It gives back no more tokens than it has taken, so that its report does not free what
+// was spent elsewhere.
 func (r *receiver) spent(p *peer, t spent, now time.Time) {
 	registry := r.s.parts.Tenants
 	if registry == nil {
 		return
+	}
+	if of := registry.ByName(t.tenant); of != nil && of.MaxConcurrent > 0 {
+		t.active = min(t.active, of.MaxConcurrent)
 	}
 	last, known := p.tenants[t.tenant]
 	if !known {
@@ -341,7 +346,9 @@ func (r *receiver) spent(p *peer, t spent, now time.Time) {
 		last = spent{requests: t.requests, tokens: t.tokens}
 	}
 	p.tenants[t.tenant] = t
-	registry.SpentElsewhere(t.tenant, tenant.Spent{Requests: t.requests - last.requests, Tokens: t.tokens - last.tokens,
+	tokens := max(t.tokens-last.tokens, -p.charged[t.tenant]) // a request that was not sent gives its tokens back
+	p.charged[t.tenant] += tokens
+	registry.SpentElsewhere(t.tenant, tenant.Spent{Requests: max(t.requests-last.requests, 0), Tokens: tokens,
 		Active: t.active - last.active}, now.UnixNano())
 }
 

@@ -120,6 +120,7 @@ func (o observer) Freed(id uint64, e warmpath.Ending) { o.out.freed(id, e, time.
 // if the embedded server cannot start. Other faults of NATS are no errors: the router serves alone, and connects again.
 func (s *Sync) Run(ctx context.Context) error {
 	if s.parts.Tenants != nil {
+		s.warnUnsigned()
 		s.parts.Tenants.Share(true)
 		defer s.parts.Tenants.Share(false)
 	}
