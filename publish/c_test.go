@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +23,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/warmpath/warmpath/internal/zmtp"
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
@@ -397,4 +399,51 @@ func TestTheCLibraryIsInstalled(t *testing.T) {
 			t.Errorf("the library exports %s", name)
 		}
 	}
+}
+
+// Of many replay requests of one reader that takes nothing, the publisher answers one, and the last one waits. Others
+// have their replays meanwhile.
+func TestAReaderTakesTheRoomOfNoOtherInTheCLibrary(t *testing.T) {
+	d := startDriver(t)
+	events, replay, _ := strings.Cut(d.ask("open tcp://127.0.0.1:* tcp://127.0.0.1:* kv@c 16 0 200000 0 0"), " ")
+	d.say("cleared")
+	d.ask("publish")
+	d.ask("many 200000")
+	const asked = 100
+	stuck := make(chan struct{})
+	greedy, err := zmtp.New(zmtp.DEALER, replay, zmtp.Config{
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, address)
+			if err == nil {
+				err = conn.(*net.TCPConn).SetReadBuffer(4096) // a replay of 10 MB does not fit into the buffers
+			}
+			return conn, err
+		},
+		OnConnect: func(p *zmtp.Peer) {
+			for range asked {
+				_ = p.SendWait(nil, make([]byte, 8))
+			}
+		},
+		OnMessage: func(*zmtp.Peer, [][]byte) { <-stuck },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- greedy.Run(ctx) }() // ends with ctx
+	defer func() {
+		cancel()
+		close(stuck)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	testenv.Until(t, "all requests are taken", func() bool { return d.stat("replays")+d.stat("refused") == asked })
+	if replays, refused := d.stat("replays"), d.stat("refused"); replays != 2 || refused != asked-2 {
+		t.Errorf("%d replays and %d refused", replays, refused)
+	}
+	var r reader
+	follow(t, &KVPublisher{cfg: Config{Endpoint: events, Replay: replay, Topic: "kv@"}}, &r)
+	testenv.Until(t, "another reader is answered", func() bool { return d.stat("replays") > 2 })
 }

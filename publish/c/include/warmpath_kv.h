@@ -131,7 +131,8 @@ typedef struct warmpath_kv_stats {
     uint64_t replays;   /* replay requests that were answered, or are being answered */
     uint64_t replayed;  /* messages in the answers to replay requests */
     uint64_t malformed; /* replay requests that were not understood */
-    uint64_t refused;   /* replay requests beyond those that can be answered at the same time, and replays given up */
+    uint64_t refused;   /* replay requests beyond those that can be answered at the same time, those that a newer one of
+                           the same reader replaced before their answer began, and replays given up */
 } warmpath_kv_stats;
 
 /* Opens a publisher and starts its thread. On an error *publisher is NULL. */

@@ -298,6 +298,24 @@ static int receive_request(void *router, struct replay *r, uint64_t *start) {
     return good && frames == 3 ? 1 : 0;
 }
 
+static bool same_reader(const struct replay *a, const struct replay *b) {
+    return a->identity_size == b->identity_size && memcmp(a->identity, b->identity, a->identity_size) == 0;
+}
+
+/* Returns the replay that waits for the answer to an older one of r's reader; NULL if there is none. */
+static struct replay *waiting_replay(warmpath_kv_publisher *p, const struct replay *r) {
+    bool answered = false;
+    for (size_t i = 0; i < p->num_replays; i++) {
+        if (same_reader(&p->replays[i], r)) {
+            if (answered) {
+                return &p->replays[i];
+            }
+            answered = true;
+        }
+    }
+    return NULL;
+}
+
 static void receive_requests(warmpath_kv_publisher *p) {
     for (int i = 0; i < MAX_REPLAYS; i++) {
         struct replay r;
@@ -306,19 +324,23 @@ static void receive_requests(warmpath_kv_publisher *p) {
         if (got < 0) {
             return;
         }
+        /* One replay of a reader is answered, and one waits: no reader takes the room of all others. */
+        struct replay *older = got == 1 ? waiting_replay(p, &r) : NULL;
         pthread_mutex_lock(&p->lock);
         r.end = p->next;
         if (got == 0) {
             p->stats.malformed++;
-        } else if (p->num_replays == MAX_REPLAYS) {
+        } else if (older != NULL || p->num_replays == MAX_REPLAYS) {
             p->stats.refused++;
         } else {
             p->stats.replays++;
         }
         pthread_mutex_unlock(&p->lock);
-        if (got == 1 && p->num_replays < MAX_REPLAYS) {
-            r.next = start;
-            r.moved = now_ms();
+        r.next = start;
+        r.moved = now_ms();
+        if (older != NULL) {
+            *older = r;
+        } else if (got == 1 && p->num_replays < MAX_REPLAYS) {
             p->replays[p->num_replays++] = r;
         }
     }
@@ -382,8 +404,7 @@ static int answer(warmpath_kv_publisher *p) {
         struct replay *r = &p->replays[i];
         bool first = true; /* the answers to one reader come one after the other */
         for (size_t k = 0; k < kept && first; k++) {
-            first = p->replays[k].identity_size != r->identity_size ||
-                    memcmp(p->replays[k].identity, r->identity, r->identity_size) != 0;
+            first = !same_reader(&p->replays[k], r);
         }
         uint64_t before = r->next;
         int state = first ? answer_some(p, r) : 0;

@@ -113,6 +113,26 @@ class Publishing(unittest.TestCase):
         self.assertEqual(r.replay(ask=False), list(range(8000, 9000)))
         self.assertEqual(r.replay(20_000), [])
 
+    def test_one_reader_does_not_take_the_room_of_others(self):
+        """Of many requests of one reader that takes nothing, one is answered, and the last one waits."""
+        p = self.publisher()
+        for _ in range(9000):
+            p.publish_stored([1] * 320, 16, list(range(20)))
+        greedy = zmq.Context()
+        self.addCleanup(greedy.destroy, linger=0)
+        dealer = greedy.socket(zmq.DEALER)
+        dealer.setsockopt(zmq.RCVHWM, 1)
+        dealer.setsockopt(zmq.RCVBUF, 4096)
+        dealer.connect(p.replay_endpoint)
+        for _ in range(100):
+            dealer.send_multipart([b"", struct.pack(">Q", 0)])
+        until = time.monotonic() + 20
+        while p.stats().replays + p.stats().refused < 100 and time.monotonic() < until:
+            time.sleep(0.01)
+        self.assertEqual(self.reader(p).replay(), list(range(9000)))
+        stats = p.stats()
+        self.assertEqual((stats.replays, stats.refused), (3, 98))
+
     def test_malformed_requests(self):
         p = self.publisher()
         r = self.reader(p)

@@ -50,7 +50,9 @@ class Stats:
     replays: int  #: replay requests that were answered, or are being answered
     replayed: int  #: messages in the answers to replay requests
     malformed: int  #: replay requests that were not understood
-    refused: int  #: replay requests beyond those that can be answered at the same time, and replays given up
+    #: replay requests beyond those that can be answered at the same time, those that a newer one of the same reader
+    #: replaced before their answer began, and replays given up
+    refused: int
 
 
 @dataclass
@@ -377,13 +379,18 @@ class KVPublisher:
                 if not good:
                     self._counts["malformed"] += 1
                     continue
+                replay = _Replay(identity, int.from_bytes(request[1], "big"), self._next, time.monotonic())
+                # One replay of a reader is answered, and one waits: no reader takes the room of all others.
+                own = [i for i, other in enumerate(self._replays) if other.identity == identity]
+                if len(own) > 1:
+                    self._replays[own[1]] = replay
+                    self._counts["refused"] += 1
+                    continue
                 if len(self._replays) >= _MAX_REPLAYS:
                     self._counts["refused"] += 1
                     continue
                 self._counts["replays"] += 1
-                end = self._next
-            start = int.from_bytes(request[1], "big")
-            self._replays.append(_Replay(identity, start, end, time.monotonic()))
+            self._replays.append(replay)
 
     def _answer(self, router: zmq.Socket[bytes]) -> float | None:
         """Go on with the replays. Return how many seconds later to call again; None: there are none."""
