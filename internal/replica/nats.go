@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"strconv"
 	"sync/atomic"
@@ -190,6 +191,7 @@ func (l *natsLink) options(s *Sync) ([]nats.Option, error) {
 	if l.cfg.Embedded {
 		return options, nil // the client is in the same process
 	}
+	options = append(options, nats.SetCustomDialer(&guardedDialer{net.Dialer{Timeout: writeTimeout}}))
 	files, err := l.cfg.TLS.Client()
 	if err != nil {
 		return nil, fmt.Errorf("read the files of sync.tls: %w", err)
