@@ -408,11 +408,6 @@ func (g *registry) shrink(name string, e *entry, r *removal) error {
 // remove removes a worker from the fleet. g.mu is held.
 func (g *registry) remove(worker string, e *entry) {
 	g.forget(worker, e)
-	for _, s := range e.facts.Events {
-		if g.sources[s.Endpoint] == worker {
-			delete(g.sources, s.Endpoint)
-		}
-	}
 	g.fleet.Remove(e.id)
 	g.findGone()
 	g.log.Info("worker unregistered", "worker", bare(worker))
@@ -437,6 +432,11 @@ func (g *registry) expire(now time.Time) {
 func (g *registry) forget(worker string, e *entry) {
 	delete(g.entries, worker)
 	g.total.change(weightOf(&e.facts), weight{})
+	for _, s := range e.facts.Events {
+		if g.sources[s.Endpoint] == worker {
+			delete(g.sources, s.Endpoint)
+		}
+	}
 }
 
 // has reports whether a worker is registered.
