@@ -167,7 +167,7 @@ func TestTheLogOfTheEmbeddedServerHasNoPassword(t *testing.T) {
 		e.connectMissing(t.Context())
 		return len(book.lines("nats-route://[redacted]@")) > 0
 	})
-	own := &serverLog{log: log, served: func(string) {}}
+	own := &serverLog{log: log, served: func(string) {}, blank: (&Config{}).withoutSecrets}
 	own.Fatalf("cannot listen for %s", "nats-route://u:secret@127.0.0.1:4248")
 	if why := own.fatal.Load(); why == nil || strings.Contains(*why, "secret") {
 		t.Errorf("the reason why the server does not start is %q", *why)

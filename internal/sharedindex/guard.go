@@ -75,7 +75,7 @@ var (
 	errLongLine     = fmt.Errorf("a line of more than %d KiB", mostLine>>10)
 	errNoLength     = errors.New("a length that is no number")
 	errNoEnd        = errors.New("a line without an end")
-	errUnknownFrame = errors.New("an unknown type")
+	errUnknownFrame = errors.New("unknown message type")
 	errUnknownPush  = errors.New("a push that is not known")
 )
 
@@ -156,7 +156,7 @@ func (f *frames) begin(kind byte) error {
 			return errUnknownPush // Redis before 7.0 had pushes within arrays
 		}
 	default:
-		return errUnknownFrame
+		return fmt.Errorf("%w: %d", errUnknownFrame, kind) // an alert of TLS begins with 21
 	}
 	if f.naming && kind != '$' {
 		return errUnknownPush
