@@ -20,10 +20,10 @@ func TestAPeerThatRepeatsTheKeyShowsItToNobody(t *testing.T) {
 	const key = "very-secret-key"
 	for name, answer := range map[string]http.HandlerFunc{
 		"an error": func(w http.ResponseWriter, r *http.Request) {
-			http.Error(w, "you sent "+r.Header.Get("Authorization"), 403)
+			http.Error(w, "you sent "+r.Header.Get("Authorization"), http.StatusForbidden)
 		},
 		"an error that is cut": func(w http.ResponseWriter, r *http.Request) {
-			http.Error(w, strings.Repeat("x", 280)+"you sent "+key, 403)
+			http.Error(w, strings.Repeat("x", 280)+"you sent "+key, http.StatusForbidden)
 		},
 		"no HTTP": func(w http.ResponseWriter, r *http.Request) {
 			conn, _, err := w.(http.Hijacker).Hijack()
