@@ -134,21 +134,5 @@ func loadFile(path string, room int64, known map[kvfeed.Place]bool, take func(*k
 		return 0, err
 	}
 	r.known, r.unused = known, math.MaxInt64 // a file has an end
-	for {
-		before := r.room
-		c, s, err := r.nextHolder()
-		switch {
-		case errors.Is(err, io.EOF):
-			return n, nil
-		case err != nil:
-			return n, err
-		case c != nil:
-			n++
-			if !take(c) {
-				r.drop(before)
-			}
-		default:
-			skip(s)
-		}
-	}
+	return r.each(take, skip)
 }

@@ -270,6 +270,7 @@ type reader struct {
 	r       io.Reader
 	room    int64                 // bytes that what follows may take
 	unused  int64                 // bytes that may follow of holders that are not kept
+	kept    int64                 // bytes of the checkpoints that each kept
 	known   map[kvfeed.Place]bool // holders that are passed over
 	holders uint64
 	content []byte
@@ -308,6 +309,30 @@ func (r *reader) nextHolder() (*kvfeed.Checkpoint, *skippedHolder, error) {
 	for {
 		if c, s := r.holder(); c != nil || s != nil || r.err != nil {
 			return c, s, r.err
+		}
+	}
+}
+
+// each reads to the end of the snapshot. It calls take with each checkpoint, and skip with each holder of which there is
+// no good one. take reports whether the checkpoint is kept. n is the number of checkpoints. The error is that of
+// nextHolder; nil at the end of a whole snapshot.
+func (r *reader) each(take func(*kvfeed.Checkpoint) bool, skip func(*skippedHolder)) (n int, err error) {
+	for {
+		before := r.room
+		c, s, err := r.nextHolder()
+		switch {
+		case errors.Is(err, io.EOF):
+			return n, nil
+		case err != nil:
+			return n, err
+		case c == nil:
+			skip(s)
+			continue
+		}
+		if n++; take(c) {
+			r.kept += before - r.room
+		} else {
+			r.drop(before)
 		}
 	}
 }

@@ -315,33 +315,29 @@ func (k *Keeper) fetch(ctx context.Context, peer string, places []kvfeed.Place, 
 		return nil, err
 	}
 	r, err := newReader(resp.Body, *room)
-	if err == nil {
-		r.known, r.unused = known, k.Room
+	if err != nil {
+		return nil, cause(ctx, err)
 	}
-	for err == nil {
-		var c *kvfeed.Checkpoint
-		var s *skippedHolder
-		before := r.room
-		if c, s, err = r.nextHolder(); c != nil {
-			at := kvfeed.Place{Worker: c.Worker, Rank: c.Rank}
-			if k.offer(c, peer) {
-				known[at] = true
-				k.noteOffered(at, peer)
-				*room -= before - r.room
-			} else {
-				r.drop(before)
-			}
-		} else if s != nil {
-			k.noteSkipped(s, peer)
-			if len(skipped) < mostAsked && s.Worker != "" { // an invalid description may name no worker
-				skipped = append(skipped, kvfeed.Place{Worker: s.Worker, Rank: s.Rank})
-			}
+	r.known, r.unused = known, k.Room
+	_, err = r.each(func(c *kvfeed.Checkpoint) bool {
+		if !k.offer(c, peer) {
+			return false
 		}
+		at := kvfeed.Place{Worker: c.Worker, Rank: c.Rank}
+		known[at] = true
+		k.noteOffered(at, peer)
+		return true
+	}, func(s *skippedHolder) {
+		k.noteSkipped(s, peer)
+		if len(skipped) < mostAsked && s.Worker != "" { // an invalid description may name no worker
+			skipped = append(skipped, kvfeed.Place{Worker: s.Worker, Rank: s.Rank})
+		}
+	})
+	*room -= r.kept
+	if err != nil {
+		return skipped, cause(ctx, err)
 	}
-	if errors.Is(err, io.EOF) {
-		return skipped, nil
-	}
-	return skipped, cause(ctx, err)
+	return skipped, nil
 }
 
 // noteSkipped logs that a peer or a file has no good checkpoint of a holder.
