@@ -177,16 +177,17 @@ func (r *Reader) lost(err error) {
 	r.counts.holders.Store(0)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	why := r.problem.reasonOf(err)
 	for h, o := range r.trusted {
 		if o.level != fleet.TrustNone && !o.learned {
-			r.trust(h, opinion{level: fleet.TrustNone, why: r.problem.reasonOf(err)})
+			r.trust(h, opinion{level: fleet.TrustNone, why: why})
 		}
 	}
 	if err != nil {
 		snap := r.parts.Fleet.Snapshot()
 		for _, w := range snap.Workers() {
 			for _, h := range w.Holders {
-				r.unknown(w, h, r.problem.reasonOf(err))
+				r.unknown(w, h, why)
 			}
 		}
 	}
@@ -222,13 +223,14 @@ func (r *Reader) greet(writers, all int, snap *fleet.Snapshot) {
 		r.parts.Log.Info("reading the shared index", "server", r.config.Address(), "writers", all, "holders", r.counts.holders.Load())
 	}
 	needed := slices.ContainsFunc(snap.Workers(), func(w *fleet.Worker) bool { return len(w.Facts.Events) > 0 })
-	switch alone := writers == 0 && needed; {
+	alone := writers == 0 && needed
+	switch {
 	case alone && !r.alone:
 		r.parts.Log.Warn(nobodyWrites, "server", r.config.Address(), "prefix", r.config.Prefix, "database", r.config.Database)
 	case !alone && r.alone:
 		r.parts.Log.Info("somebody writes the shared index now", "server", r.config.Address(), "writers", writers)
 	}
-	r.alone = writers == 0 && needed
+	r.alone = alone
 }
 
 // seat is a holder of the fleet that a writer describes.
