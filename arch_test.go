@@ -33,7 +33,7 @@ var layers = [][]string{
 	{"policy/peers", "policy/script"},
 	{"policy", "tokenizer"},
 	{"kvindex", "placement", "kvevent", "tokenizer/jinja"},
-	{"block", "fleet", "internal/network", "internal/jsonscan", "kvindex/internal/memory"},
+	{"block", "fleet", "internal/network", "internal/jsonscan", "internal/spelling", "kvindex/internal/memory"},
 }
 
 // testOnly has the packages with helpers for tests. Only test files and other packages of testOnly may import them.

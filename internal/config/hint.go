@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/warmpath/warmpath/internal/spelling"
 )
 
 // entryKeys are keys that look like a setting of an entry, and the way to write that setting.
@@ -113,7 +115,7 @@ func didYouMean(word string) string {
 func nearest(word string, known []string, limit int, part func(name string) string) string {
 	best, least := "", limit+1
 	for _, name := range known {
-		if d := distance(word, part(name)); d < least {
+		if d := spelling.Distance(word, part(name)); d < least {
 			best, least = name, d
 		}
 	}
@@ -131,32 +133,6 @@ func slips(word string) int {
 		return 0
 	}
 	return min(len(word)/4, 2)
-}
-
-// distance returns the smallest number of steps that turn a into b. A step inserts, deletes or replaces a letter, or
-// swaps two neighbours (the optimal string alignment distance).
-func distance(a, b string) int {
-	var before []int // the row before last
-	last := make([]int, len(b)+1)
-	for j := range last {
-		last[j] = j
-	}
-	for i := range len(a) {
-		row := make([]int, len(b)+1)
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
-			}
-			row[j+1] = min(last[j]+cost, row[j]+1, last[j+1]+1)
-			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
-				row[j+1] = min(row[j+1], before[j-1]+1)
-			}
-		}
-		before, last = last, row
-	}
-	return last[len(b)]
 }
 
 // fieldKey returns the key of a field in the file; "" if the field has no key.

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/warmpath/warmpath/internal/api"
+	"github.com/warmpath/warmpath/internal/spelling"
 )
 
 // misspelled returns an error if the body of POST /register has an unknown field whose name is close to that of a known
@@ -64,24 +65,7 @@ func plainName(name string) string {
 // shortName is the length below which two names may differ by a letter and mean different things.
 const shortName = 5
 
-// isClose reports whether two names are equal, or one edit makes one from the other: a letter that is added, left out
-// or another one, or two letters in the other order.
+// isClose reports whether two names are equal, or one edit makes one from the other.
 func isClose(a, b string) bool {
-	if a == b {
-		return true
-	}
-	if len(a) > len(b) {
-		a, b = b, a
-	}
-	if len(a) < shortName || len(b)-len(a) > 1 {
-		return false
-	}
-	i := 0
-	for i < len(a) && a[i] == b[i] {
-		i++
-	}
-	if len(a) < len(b) {
-		return a[i:] == b[i+1:]
-	}
-	return a[i+1:] == b[i+1:] || i+1 < len(a) && a[i] == b[i+1] && a[i+1] == b[i] && a[i+2:] == b[i+2:]
+	return a == b || min(len(a), len(b)) >= shortName && spelling.Distance(a, b) == 1
 }
