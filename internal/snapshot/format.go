@@ -313,8 +313,8 @@ func (r *reader) nextHolder() (*kvfeed.Checkpoint, *skippedHolder, error) {
 	}
 }
 
-// each reads to the end of the snapshot. It calls take with each checkpoint, and skip with each holder of which there is
-// no good one. take reports whether the checkpoint is kept. n is the number of checkpoints. The error is that of
+// each reads to the end of the snapshot. It calls take with each checkpoint, and skip with each holder of which there
+// is no good one. take reports whether the checkpoint is kept. n is the number of checkpoints. The error is that of
 // nextHolder; nil at the end of a whole snapshot.
 func (r *reader) each(take func(*kvfeed.Checkpoint) bool, skip func(*skippedHolder)) (n int, err error) {
 	for {
