@@ -14,6 +14,7 @@ import (
 	"github.com/goccy/go-yaml/token"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/tenant"
 )
 
@@ -283,7 +284,7 @@ func isLevels(t reflect.Type) bool { return t == reflect.TypeFor[[]fleet.Service
 // noMapping returns the error for a node that is found where a mapping should be.
 func (r *reader) noMapping(node ast.Node) string {
 	// If a colon is missing, the text continues on the next line of the file. Only its first word can be the address.
-	address, _, _ := strings.Cut(brokenUserInfo.ReplaceAllString(text(node), "://"+Redacted+"@"), " ")
+	address, _, _ := strings.Cut(brokenUserInfo.ReplaceAllString(text(node), "://"+api.Redacted+"@"), " ")
 	_, scalar := node.(ast.ScalarNode)
 	switch {
 	case ofLevels.MatchString(r.path):

@@ -9,10 +9,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-)
 
-// Redacted is the text that replaces a secret.
-const Redacted = "[redacted]"
+	"github.com/warmpath/warmpath/internal/api"
+)
 
 // secretName matches names of keys that have secret values: api_key, key, HF_TOKEN, client-secret. It does not match
 // key_file.
@@ -40,10 +39,10 @@ var (
 // Redact replaces the user and password of URLs in text, and VALUE in NAME=VALUE if NAME is the name of a secret. A
 // command calls it before it prints text from a user or a file.
 func Redact(text string) string {
-	text = userInfo.ReplaceAllString(text, "://"+Redacted+"@")
+	text = userInfo.ReplaceAllString(text, "://"+api.Redacted+"@")
 	return setting.ReplaceAllStringFunc(text, func(s string) string {
 		name, _, _ := strings.Cut(s, "=")
-		return name + "=" + Redacted
+		return name + "=" + api.Redacted
 	})
 }
 
@@ -59,11 +58,11 @@ func withoutSecrets(err error, data []byte, cfg *Config) error {
 			continue
 		}
 		for _, form := range []string{secret, strings.Trim(strconv.Quote(secret), `"`)} {
-			text = strings.ReplaceAll(text, form, Redacted)
+			text = strings.ReplaceAll(text, form, api.Redacted)
 		}
 	}
 	if text = Redact(text); data != nil {
-		text = cutQuotes(brokenUserInfo.ReplaceAllString(text, "://"+Redacted+"@"), data)
+		text = cutQuotes(brokenUserInfo.ReplaceAllString(text, "://"+api.Redacted+"@"), data)
 	}
 	return errors.New(text)
 }

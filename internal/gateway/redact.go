@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	"github.com/warmpath/warmpath/internal/api"
 )
 
 // A log shows neither credentials nor their beginnings, because error texts may cut a value off. shortestKey is the
@@ -65,7 +67,6 @@ func escapes(r rune) bool { return r > unicode.MaxASCII || !unicode.IsLetter(r) 
 
 // blankPart returns text without part, and without the beginnings of part.
 func blankPart(text, part string, shortest int) string {
-	const blanked = "[redacted]"
 	if len(part) < shortest {
 		return text
 	}
@@ -79,7 +80,7 @@ func blankPart(text, part string, shortest int) string {
 		for n < len(part) && i+n < len(text) && text[i+n] == part[n] {
 			n++
 		}
-		text = text[:i] + blanked + text[i+n:]
-		from = i + len(blanked)
+		text = text[:i] + api.Redacted + text[i+n:]
+		from = i + len(api.Redacted)
 	}
 }
