@@ -72,13 +72,24 @@ func otherKeys(e *holderEntry) string {
 	return fmt.Sprintf("its keys are made by %s with blocks of %d tokens: set routing.block_keys and routing.block_size alike at writers and routers", e.Algorithm, e.BlockSize)
 }
 
-// tellDiffering logs the models whose blocks can not be found, each once while it is so. Callers hold r.mu.
-func (r *Reader) tellDiffering(differing map[string]*holderEntry, k *keyings) {
-	for model, e := range differing {
-		if r.differing[model] == nil {
-			own := k.of(model)
-			r.parts.Log.Error("the shared index has other block keys than this router, so no block is found: set routing.block_keys and routing.block_size alike at writers and routers",
-				"server", r.config.Address(), "model", model, "here", own.algorithm.String(), "here_block_size", own.size, "there", e.Algorithm, "there_block_size", e.BlockSize)
+// unfound are the blocks of a base model that can not be found.
+type unfound struct {
+	model   string
+	learned bool // they are learned placements
+}
+
+// tellDiffering logs the blocks that can not be found, each once while it is so. Callers hold r.mu.
+func (r *Reader) tellDiffering(differing map[unfound]*holderEntry, k *keyings) {
+	for blocks, e := range differing {
+		if r.differing[blocks] != nil {
+			continue
+		}
+		own := k.of(blocks.model)
+		with := []any{"server", r.config.Address(), "model", blocks.model, "here", own.algorithm.String(), "here_block_size", own.size, "there", e.Algorithm, "there_block_size", e.BlockSize}
+		if blocks.learned {
+			r.parts.Log.Warn("learned placements in the shared index have other block keys than this router, which finds none of them; if another router wrote them: set routing.block_keys and routing.block_size alike at all routers", with...)
+		} else {
+			r.parts.Log.Error("the shared index has other block keys than this router, so no block is found: set routing.block_keys and routing.block_size alike at writers and routers", with...)
 		}
 	}
 	r.differing = differing

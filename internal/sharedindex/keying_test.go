@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/block"
@@ -93,5 +94,40 @@ func TestOfWritersThatDisagreeTheOneWithTheRoutersKeysCounts(t *testing.T) {
 	r.use("", []*description{one}, 1, nil) // the other writer ended
 	if _, size, _ := router.Keying("m"); size != 8 || len(r.table.Load().seats) != 2 {
 		t.Errorf("blocks of %d tokens, %d holders", size, len(r.table.Load().seats))
+	}
+}
+
+// Placements of a router with other keys, or of an earlier block size of this router, are no error.
+func TestARouterSaysWhichLearnedPlacementsItCannotFind(t *testing.T) {
+	var log testenv.Buffer
+	r := NewReader(DefaultConfig(), ReaderParts{Fleet: fleetOf(1), Log: slog.New(slog.NewTextHandler(&log, nil)), LearnedTTL: time.Minute})
+	readBy(t, r, warmpath.Options{})
+	r.parts.Fleet.SetTrust(0, fleet.TrustApproximate, "test")
+	w := r.parts.Fleet.Snapshot().Workers()[0]
+	signs, _, _ := r.parts.Fleet.Signs(w.ID)
+	type keys struct {
+		size      int
+		algorithm block.Algorithm
+	}
+	slots := func(all ...keys) *placedSlots {
+		p := &placedSlots{slots: map[string]uint32{}}
+		for i, k := range all {
+			p.slots["1 "+placedHolder(processName(signs), 0, k.size, k.algorithm, w.URL)] = uint32(i + 1)
+		}
+		return p
+	}
+	for range 2 {
+		r.use("", nil, 0, slots(keys{16, block.XXH3}, keys{16, block.FNV1a}))
+		if n := len(r.table.Load().learned.seats); n != 1 {
+			t.Errorf("%d holders", n)
+		}
+	}
+	if text := log.String(); strings.Count(text, "learned placements") != 1 || !strings.Contains(text, "there=fnv1a") || strings.Contains(text, "level=ERROR") {
+		t.Errorf("the log:\n%s", text)
+	}
+	r.use("", nil, 0, slots(keys{16, block.XXH3}))
+	r.use("", nil, 0, slots(keys{8, block.XXH3}))
+	if text := log.String(); strings.Count(text, "learned placements") != 2 || !strings.Contains(text, "there_block_size=8") {
+		t.Errorf("the log:\n%s", text)
 	}
 }

@@ -64,8 +64,9 @@ func slotsThatCount(fields map[string]string, period int64) *placedSlots {
 	return p
 }
 
-// learnedTable makes the table of learned placements. Only holders whose caches nobody follows have some.
-func (r *Reader) learnedTable(snap *fleet.Snapshot, places map[string]*fleet.Worker, p *placedSlots) *table {
+// learnedTable makes the table of learned placements. Only holders whose caches nobody follows have some. It adds to
+// differing what routers with other block keys learned: the blocks of these can not be found.
+func (r *Reader) learnedTable(snap *fleet.Snapshot, places map[string]*fleet.Worker, p *placedSlots, k *keyings, differing map[unfound]*holderEntry) *table {
 	r.counts.placementHolders.Store(0)
 	if p == nil || len(p.slots) == 0 {
 		return nil
@@ -77,7 +78,10 @@ func (r *Reader) learnedTable(snap *fleet.Snapshot, places map[string]*fleet.Wor
 		at, known := seats[holder]
 		if !known {
 			at = -1
-			if s, ok := r.learnedSeat(snap, places, holder); ok {
+			s, ok := r.learnedSeat(snap, places, holder)
+			if e := (&holderEntry{Slot: slot, Algorithm: s.algorithm, BlockSize: s.blockSize}); ok && !k.fit(snap.Worker(s.holder), e) {
+				differing[unfound{model: snap.Worker(s.holder).Facts.BaseModel(), learned: true}] = e
+			} else if ok {
 				at = len(t.seats)
 				t.seats = append(t.seats, s)
 			}

@@ -284,6 +284,6 @@ func FuzzSlotsOfPlacements(f *testing.F) {
 	snap := r.parts.Fleet.Snapshot()
 	places := map[string]*fleet.Worker{"http://worker-0": snap.Workers()[0]}
 	f.Fuzz(func(t *testing.T, field, value string) {
-		r.learnedTable(snap, places, slotsThatCount(map[string]string{"series": value, field: value}, 18))
+		r.learnedTable(snap, places, slotsThatCount(map[string]string{"series": value, field: value}, 18), r.keyings(), map[unfound]*holderEntry{})
 	})
 }

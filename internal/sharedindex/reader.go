@@ -52,8 +52,8 @@ type Reader struct {
 	trusted map[fleet.Holder]opinion // what the reader told the fleet last
 	problem problem
 	alone   bool // the log says that nobody writes
-	// differing are the models of which no block is found, by name, with an entry of a writer.
-	differing map[string]*holderEntry
+	// differing are the blocks that can not be found, with an entry of a holder of some.
+	differing map[unfound]*holderEntry
 }
 
 // opinion is a level of trust with its reason.
@@ -355,7 +355,7 @@ func (r *Reader) use(series string, all []*description, writers int, learned *pl
 		}
 	}
 	r.takeSizes(snap, best, keys)
-	t, differing := &table{names: r.names.records(series, 'b'), bySlot: map[uint32]int{}}, map[string]*holderEntry{}
+	t, differing := &table{names: r.names.records(series, 'b'), bySlot: map[uint32]int{}}, map[unfound]*holderEntry{}
 	missing := "no writer of the shared index knows this worker"
 	if writers == 0 {
 		missing = nobodyWrites
@@ -374,7 +374,7 @@ func (r *Reader) use(series string, all []*description, writers int, learned *pl
 				continue
 			}
 			if !keys.fit(w, e) {
-				differing[w.Facts.BaseModel()] = e
+				differing[unfound{model: w.Facts.BaseModel()}] = e
 				r.trust(h, opinion{level: fleet.TrustNone, why: otherKeys(e)})
 				continue
 			}
@@ -393,7 +393,7 @@ func (r *Reader) use(series string, all []*description, writers int, learned *pl
 			t.seats = append(t.seats, s)
 		}
 	}
-	t.learned = r.learnedTable(snap, places, learned)
+	t.learned = r.learnedTable(snap, places, learned, keys, differing)
 	r.table.Store(t)
 	r.counts.writers.Store(int64(len(all)))
 	r.counts.holders.Store(int64(len(t.seats)))
