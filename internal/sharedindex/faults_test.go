@@ -551,9 +551,7 @@ func TestAClusterOfThreeServersServesLikeOne(t *testing.T) {
 func TestAClusterServesLikeOneServer(t *testing.T) {
 	for _, kind := range testenv.ValkeyKinds {
 		t.Run(kind, func(t *testing.T) {
-			s := testenv.StartValkey(t, kind, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(testenv.FreePort(t)))
-			command(t, s, "CLUSTER", "ADDSLOTSRANGE", "0", "16383")
-			testenv.Until(t, "the cluster is ready", func() bool { return strings.Contains(command(t, s, "CLUSTER", "INFO"), "cluster_state:ok") })
+			s := clusterOfOne(t, kind)
 			w := start(t, func(c *Config) { c.URL, c.Cluster = "valkey://"+s.Address, true })
 			hashes := w.store(0, 1)
 			w.exact(0, 1)
@@ -561,4 +559,13 @@ func TestAClusterServesLikeOneServer(t *testing.T) {
 			testenv.Until(t, "blocks that were removed are gone", func() bool { return w.blocks(0, 1) == 21 })
 		})
 	}
+}
+
+// clusterOfOne starts a server that is a cluster.
+func clusterOfOne(t *testing.T, kind string) *testenv.ValkeyServer {
+	t.Helper()
+	s := testenv.StartValkey(t, kind, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(testenv.FreePort(t)))
+	command(t, s, "CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+	testenv.Until(t, "the cluster is ready", func() bool { return strings.Contains(command(t, s, "CLUSTER", "INFO"), "cluster_state:ok") })
+	return s
 }

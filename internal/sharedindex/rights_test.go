@@ -11,12 +11,18 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// documentedUsers returns the commands of docs/shared-index.md that make users, by the user's name.
-func documentedUsers(t *testing.T) map[string][]string {
+// documentedUsers returns the commands of docs/shared-index.md that make users, by the user's name. The document must also
+// name the rights that come in addition.
+func documentedUsers(t *testing.T, more ...string) map[string][]string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/shared-index.md")
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, right := range more {
+		if !strings.Contains(string(text), "`"+right+"`") {
+			t.Errorf("the document does not name %s", right)
+		}
 	}
 	users := map[string][]string{}
 	for line := range strings.Lines(strings.ReplaceAll(string(text), "\\\n", " ")) {
@@ -27,31 +33,44 @@ func documentedUsers(t *testing.T) map[string][]string {
 	return users
 }
 
-// The server notes each command that it denies to a user, also in a script.
 func TestTheDocumentedRightsAreEnough(t *testing.T) {
-	onEach(t, func(t *testing.T, s *testenv.ValkeyServer) {
-		users := documentedUsers(t)
-		for _, name := range []string{"warmpath-router", "warmpath-index"} {
-			user := users[name]
-			if answer := command(t, s, user...); strings.Contains(answer, "'+client|setinfo'") { // Redis 7.0
-				user = slices.DeleteFunc(user, func(word string) bool { return word == "+client|setinfo" })
-			}
-			if answer := command(t, s, user...); !strings.HasPrefix(answer, "+OK") {
-				t.Fatalf("%q: %s", user, answer)
-			}
+	onEach(t, func(t *testing.T, s *testenv.ValkeyServer) { useWithRights(t, s, false) })
+}
+
+func TestTheDocumentedRightsAreEnoughInACluster(t *testing.T) {
+	for _, kind := range testenv.ValkeyKinds {
+		t.Run(kind, func(t *testing.T) {
+			useWithRights(t, clusterOfOne(t, kind), true, "+cluster|slots", "+cluster|shards", "+asking")
+		})
+	}
+}
+
+// useWithRights uses a server with the rights of the documentation and with more. The server notes each command that it
+// denies to a user, also in a script.
+func useWithRights(t *testing.T, s *testenv.ValkeyServer, cluster bool, more ...string) {
+	users := documentedUsers(t, more...)
+	for _, name := range []string{"warmpath-router", "warmpath-index"} {
+		user := append(users[name], more...)
+		if answer := command(t, s, user...); strings.Contains(answer, "'+client|setinfo'") { // Redis 7.0
+			user = slices.DeleteFunc(user, func(word string) bool { return word == "+client|setinfo" })
 		}
-		command(t, s, "ACL", "LOG", "RESET")
-		t.Run("use", func(t *testing.T) { useAs(t, s) })
-		if log := command(t, s, "ACL", "LOG"); log != "*0\r\n" {
-			t.Errorf("the server denied commands:\n%s", log)
+		if answer := command(t, s, user...); !strings.HasPrefix(answer, "+OK") {
+			t.Fatalf("%q: %s", user, answer)
 		}
-	})
+	}
+	command(t, s, "ACL", "LOG", "RESET")
+	t.Run("use", func(t *testing.T) { useAs(t, s, cluster) })
+	if log := command(t, s, "ACL", "LOG"); log != "*0\r\n" {
+		t.Errorf("the server denied commands:\n%s", log)
+	}
 }
 
 // useAs lets a writer and a router do what they do at a server, each as the user of the documentation.
-func useAs(t *testing.T, s *testenv.ValkeyServer) {
+func useAs(t *testing.T, s *testenv.ValkeyServer, cluster bool) {
 	as := func(user string) func(c *Config) {
-		return func(c *Config) { c.URL, c.Username, c.Password = "valkey://"+s.Address, user, "PASSWORD" }
+		return func(c *Config) {
+			c.URL, c.Username, c.Password, c.Cluster = "valkey://"+s.Address, user, "PASSWORD", cluster
+		}
 	}
 	w := start(t, as("warmpath-index"), func(w *world) { as("warmpath-router")(&w.reader.config) })
 	hashes := w.store(0, 1)
