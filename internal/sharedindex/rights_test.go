@@ -11,8 +11,8 @@ import (
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
-// documentedUsers returns the commands of docs/shared-index.md that make users, by the user's name. The document must also
-// name the rights that come in addition.
+// documentedUsers returns the commands of docs/shared-index.md that make users, by the user's name. The document must
+// also name the rights that come in addition.
 func documentedUsers(t *testing.T, more ...string) map[string][]string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/shared-index.md")
