@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/network"
 )
 
@@ -151,8 +152,8 @@ func (a asker) ask(ctx context.Context, method, path string, in any, limit int64
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		quoted, err := io.ReadAll(io.LimitReader(resp.Body, maxQuoted))
-		said := withoutKey(string(quoted), a.target.APIKey, err != nil || len(quoted) == maxQuoted)
+		quoted, _ := io.ReadAll(io.LimitReader(resp.Body, maxQuoted))
+		said := api.WithoutSecrets(string(quoted), a.target.APIKey)
 		said = strings.Join(strings.Fields(strings.ToValidUTF8(said, "?")), " ")
 		return &statusError{question, resp.StatusCode, said, a.target.APIKey != ""}
 	}
@@ -203,20 +204,4 @@ func decodeInto(out any) func(io.Reader) error {
 		}
 		return nil
 	}
-}
-
-// withoutKey removes the worker's key from text. text is the beginning of an answer, which may repeat the key. cut says
-// that text was cut off: if so, a beginning of the key at the end of text is removed, too.
-func withoutKey(text, key string, cut bool) string {
-	const blanked = "[redacted]"
-	if key == "" {
-		return text
-	}
-	text = strings.ReplaceAll(text, key, blanked)
-	for n := len(key) - 1; cut && n > 0; n-- {
-		if rest, found := strings.CutSuffix(text, key[:n]); found {
-			return rest + blanked
-		}
-	}
-	return text
 }

@@ -238,14 +238,6 @@ func (p *Peer) SendsKey(h http.Header) bool {
 	return p.KeyUse == KeyAlways
 }
 
-// Redact removes the peer's key from text.
-func (p *Peer) Redact(text string) string {
-	if p.Key == "" {
-		return text
-	}
-	return strings.ReplaceAll(text, p.Key, "[redacted]")
-}
-
 // Peers is a table of peers. It is safe for concurrent use. The zero value is empty.
 type Peers struct {
 	mu    sync.Mutex // held by writers

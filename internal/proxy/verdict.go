@@ -74,7 +74,7 @@ func (x *exchange) refused(body []byte, code int) {
 	x.keep(body)
 	x.res.Retryable = true
 	if w, err := x.client.worker(x.a.Worker); err == nil && w.Key != "" {
-		x.res.Answer.Body = []byte(w.Redact(string(x.res.Answer.Body)))
+		x.res.Answer.Body = []byte(api.WithoutSecrets(string(x.res.Answer.Body), w.Key))
 		body = x.res.Answer.Body
 		x.res.Answer.Header.Del("Content-Length")
 	}
