@@ -18,7 +18,7 @@ func TestAReportOfAPeerIsBoundedByTheTenantsLimits(t *testing.T) {
 	}
 	use(5)
 	s := New(DefaultConfig(), Parts{Tenants: registry, Log: discard})
-	liar := newPeer(header{from: 1}, nil)
+	liar := newPeer(header{from: 1}, nil, new(int))
 	now := time.Now()
 	report := func(requests, tokens int64, active int) {
 		s.receiver.spent(liar, spent{"t", requests, tokens, active}, now)

@@ -70,6 +70,7 @@ func (r *receiver) drop(p *peer, why string) {
 // forget removes a peer. Callers hold s.mu.
 func (s *Sync) forget(p *peer) {
 	delete(s.peers, p.id)
+	p.forgetAll()
 	s.number()
 	now := time.Now().UnixNano()
 	s.receiver.countKeys(p)

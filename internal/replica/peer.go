@@ -48,6 +48,8 @@ type peer struct {
 
 	placements *warmpath.Peer
 	underWay   map[uint64]followed
+	most       int  // requests in underWay, at most, since its memory was made: see forget
+	all        *int // requests under way of all peers
 	digest     uint64
 	freed      map[uint64]struct{} // the last maxFreed requests that have ended
 	freedRing  []uint64
@@ -58,6 +60,7 @@ type peer struct {
 	tenants    map[string]spent
 	charged    map[string]int64 // tokens that reports of the peer took from the tenants' limits
 
+	noRoom   time.Time // when a request was not followed for want of room first, since the last ask; zero: never
 	retried  uint64    // the generation of the fleet at the last retry of refused and ended
 	overfull bool      // requests of refused were dropped for want of memory, and the peer was not asked for them
 	mend     bool      // overfull, and the fleet has changed since: the peer is to be asked for the dropped requests
@@ -71,65 +74,21 @@ type peer struct {
 	tries    int       // asks since the last answer
 	nonces   [4]uint64 // of the last asks: an answer may take longer than the time to the next ask
 	state    *state    // the parts of the answer so far
+	answers  uint32    // the number of the answer of state: see followed
 }
 
-// followed is a request under way at a peer.
-type followed struct {
-	number    uint64 // of the packet to all that told of it, or that was the last one before the answer that did
-	prefilled bool
-}
-
-// state collects the parts of an answer to an ask.
+// state collects the parts of an answer to an ask. The requests that the answer has are marked in underWay.
 type state struct {
 	nonce  uint64
 	number uint64
 	have   []bool // by part
 	left   int    // parts that have not come
-	ids    map[uint64]struct{}
 }
 
-// add notes that the answer has a request. More requests than this router follows are not noted.
-func (s *state) add(id uint64) {
-	if len(s.ids) < maxUnderWay {
-		s.ids[id] = struct{}{}
-	}
-}
-
-func newPeer(h header, placements *warmpath.Peer) *peer {
-	return &peer{id: h.from, started: h.started, placements: placements, underWay: map[uint64]followed{}, freed: map[uint64]struct{}{},
+// newPeer returns a peer without requests. all counts the requests under way of all peers.
+func newPeer(h header, placements *warmpath.Peer, all *int) *peer {
+	return &peer{id: h.from, started: h.started, placements: placements, all: all, underWay: map[uint64]followed{}, freed: map[uint64]struct{}{},
 		tenants: map[string]spent{}, charged: map[string]int64{}}
-}
-
-// follow follows a request. number is the number of the packet to all that told of it. isNew is true if the request was
-// not heard of before; its load is then to be added. room is false if there are too many.
-func (p *peer) follow(placement *warmpath.Placement, number uint64, now time.Time) (isNew, room bool) {
-	id := placement.ID
-	if _, ended := p.freed[id]; ended {
-		return false, true
-	}
-	if f, known := p.underWay[id]; known {
-		if placement.PrefillCompleted && !f.prefilled {
-			p.prefilled(id, now)
-		}
-		return false, true
-	}
-	if len(p.underWay) >= maxUnderWay {
-		return false, false
-	}
-	p.underWay[id] = followed{number, placement.PrefillCompleted}
-	p.digest ^= digestOf(id, placement.PrefillCompleted)
-	return true, true
-}
-
-// unreadable follows a request whose record cannot be read: it counts as no load, and the digests agree.
-func (p *peer) unreadable(id, number uint64) {
-	_, known := p.underWay[id]
-	_, ended := p.freed[id]
-	if id == 0 || known || ended || len(p.underWay) >= maxUnderWay {
-		return
-	}
-	p.underWay[id] = followed{number: number}
-	p.digest ^= digestOf(id, false)
 }
 
 // prefilled notes that the prefill of a request has ended.
@@ -160,15 +119,6 @@ func (p *peer) free(e ending, now time.Time) {
 	p.freed[id] = struct{}{}
 	p.forget(id)
 	p.placements.Free(id, e.Ending, now.UnixNano())
-}
-
-// forget removes a request from the books of this package.
-func (p *peer) forget(id uint64) {
-	if f, known := p.underWay[id]; known {
-		delete(p.underWay, id)
-		p.refused.remove(id)
-		p.digest ^= digestOf(id, f.prefilled)
-	}
 }
 
 // retain gives the requests under way a sign of life. The view of them equals that of the peer. A request whose load is
@@ -220,7 +170,8 @@ func (p *peer) begin(s statePart) bool {
 		return false
 	}
 	if p.state == nil || p.state.nonce != s.nonce || p.state.number != s.number || len(p.state.have) != s.parts {
-		p.state = &state{nonce: s.nonce, number: s.number, have: make([]bool, s.parts), left: s.parts, ids: map[uint64]struct{}{}}
+		p.state = &state{nonce: s.nonce, number: s.number, have: make([]bool, s.parts), left: s.parts}
+		p.answers++
 	}
 	if !p.state.have[s.part] {
 		p.state.have[s.part] = true
@@ -242,7 +193,7 @@ func (p *peer) finish(now time.Time) bool {
 		return false
 	}
 	for id, f := range maps.Clone(p.underWay) {
-		if _, has := s.ids[id]; !has && f.number <= s.number {
+		if f.answer != p.answers && f.number <= s.number {
 			p.forget(id)
 		}
 	}

@@ -29,6 +29,7 @@ type receiver struct {
 	placement warmpath.Placement
 	looked    time.Time // when look was called last
 	budget    waitingBudget
+	underWay  int // requests under way of all peers
 }
 
 // take applies a packet. It is called by the goroutines of the connection.
@@ -77,7 +78,7 @@ func (r *receiver) dropped(why reason, now time.Time) {
 	case dropSignature:
 		advice = "set the same sync.key_file and sync.group at all routers"
 	case dropTooMany:
-		advice = "there are more routers, or more requests at one router, than this router follows"
+		advice = "there are more routers, or more requests under way at one router or at all, than this router follows"
 	default:
 		return
 	}
@@ -158,7 +159,7 @@ func (r *receiver) peer(h header, now time.Time) *peer {
 		r.dropped(dropTooMany, now)
 		return nil
 	}
-	p := newPeer(h, s.parts.NewPeer())
+	p := newPeer(h, s.parts.NewPeer(), &r.underWay)
 	p.heard, p.beat, p.retained, p.differs = now, now, now, true
 	if was {
 		p.number, p.direct, p.heardUntil = gone.number, gone.direct, gone.heard
@@ -174,6 +175,13 @@ func (r *receiver) peer(h header, now time.Time) *peer {
 func (r *receiver) ask(p *peer, now time.Time) {
 	if !p.differs || !p.asked.IsZero() && now.Sub(p.asked) < min(askAgain<<max(p.tries-1, 0), mostAskAgain) {
 		return
+	}
+	if !p.noRoom.IsZero() {
+		// Its answer would have the requests again for which there is no room. It may be megabytes.
+		if now.Sub(p.noRoom) < mendInterval {
+			return
+		}
+		p.noRoom = time.Time{}
 	}
 	nonce := random()
 	// Recent requests may be megabytes, so they are not asked for each time.
@@ -220,11 +228,11 @@ func (r *receiver) records(p *peer, h header, records []byte, now time.Time) err
 			// The record costs nobody else anything, and asking for it again would not make it better.
 			r.dropped(dropMalformed, now)
 			id, _ := binary.Uvarint(body)
-			p.unreadable(id, number)
+			p.unreadable(id, number, now)
 			r.placement.ID = id
 		}
 		if inState && kind == recordAdd {
-			p.state.add(r.placement.ID)
+			p.inAnswer(r.placement.ID)
 		}
 	}
 	if inState && p.finish(now) {

@@ -203,7 +203,7 @@ func TestPeersAndTheirRequestsAreBounded(t *testing.T) {
 	if n, dropped := len(s.peers), s.Status().Counts.Dropped[string(dropTooMany)]; n != 256 || dropped != 1 {
 		t.Errorf("%d routers are followed, and %d packets were dropped", n, dropped)
 	}
-	p := newPeer(header{from: 1}, s.parts.NewPeer())
+	p := newPeer(header{from: 1}, s.parts.NewPeer(), &s.receiver.underWay)
 	for id := range uint64(8193) { // 8192 endings are remembered
 		p.free(ending{id: id + 1}, now)
 	}
