@@ -2,6 +2,7 @@ package replica
 
 import (
 	"fmt"
+	"log/slog"
 	"time"
 )
 
@@ -21,27 +22,27 @@ type connection struct {
 	advice   string // that the log gave
 }
 
-// changed notes that the connection may have changed.
-func (c *connection) changed() {
+// changed notes that the connection may have changed. It reports whether it has come about.
+func (c *connection) changed() bool {
 	s := c.s
 	up := s.link.connected()
 	if c.seen && up == c.up {
-		return
+		return false
 	}
 	c.up, c.seen = up, true
 	if !up {
 		c.alone, c.warned = time.Now(), false // see warnAlone
-		return
+		return false
 	}
 	s.counts.reconnects.Add(1)
 	closeOnce(s.joined)
-	s.order(order{kind: recordHeartbeat, hello: true})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.peers {
 		p.differs = true
 	}
 	s.logConnected()
+	return true
 }
 
 // logConnected logs that there is a connection. Whether there are other routers, and understand this one, is not known
@@ -51,13 +52,13 @@ func (s *Sync) logConnected() {
 	if n := s.heard(); n > 0 {
 		text = fmt.Sprintf("connected to NATS: sharing requests with %d other routers", n)
 	}
-	s.parts.Log.Info(text, "sync", s.cfg.mode(), "group", s.cfg.Group, "signed", s.cfg.Key != "")
+	s.lines.log(s.parts.Log, slog.LevelInfo, lineConnection, text, "sync", s.cfg.mode(), "group", s.cfg.Group, "signed", s.cfg.Key != "")
 }
 
 // logFirst logs that requests are shared, if one other router is heard. Callers hold s.mu.
 func (s *Sync) logFirst() {
 	if s.heard() == 1 {
-		s.parts.Log.Info("sharing requests with 1 other router", "sync", s.cfg.mode(), "group", s.cfg.Group, "signed", s.cfg.Key != "")
+		s.lines.log(s.parts.Log, slog.LevelInfo, lineRouter, "sharing requests with 1 other router", "sync", s.cfg.mode(), "group", s.cfg.Group, "signed", s.cfg.Key != "")
 	}
 }
 
@@ -71,13 +72,14 @@ func (s *Sync) heard() (n int) {
 	return n
 }
 
-// warnAlone logs once why there is no connection, and again when there is another reason.
+// warnAlone logs once why there is no connection, and again when there is another reason. It logs at most every ten
+// seconds, also of a connection that comes and goes.
 func (c *connection) warnAlone(now time.Time) {
 	if c.up || now.Sub(c.alone) < aloneAfter {
 		return
 	}
 	f := c.s.link.fault()
-	if c.warned && (f.advice == c.advice || now.Sub(c.warnedAt) < 10*aloneAfter) {
+	if now.Sub(c.warnedAt) < 10*aloneAfter || c.warned && f.advice == c.advice {
 		return
 	}
 	c.warned, c.warnedAt, c.advice = true, now, f.advice

@@ -210,7 +210,7 @@ func (e *embedded) watch(ctx context.Context, s *Sync) {
 		case <-tick.C:
 		}
 		if now := e.peers(); now != known {
-			e.log.Info("the number of other routers' NATS servers changed", "connected", now, "before", known)
+			s.lines.log(e.log, slog.LevelInfo, lineRoute, "the number of other routers' NATS servers changed", "connected", now, "before", known)
 			if time.Since(changed) > stoodInterval {
 				clear(e.hurried)
 			}

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/warmpath/warmpath/internal/tenant"
@@ -19,6 +20,7 @@ func (s *Sync) look(now time.Time) {
 func (r *receiver) look(now time.Time) {
 	s := r.s
 	r.excuse(now)
+	s.lines.report(s.parts.Log, now)
 	for _, p := range s.peers {
 		if now.Sub(p.heard)-p.excused >= deadAfter {
 			r.drop(p, fmt.Sprintf("nothing was heard of it for %v", deadAfter))
@@ -56,7 +58,7 @@ func (r *receiver) countKeys(p *peer) {
 // drop drops a peer and its load. Callers hold s.mu.
 func (r *receiver) drop(p *peer, why string) {
 	s := r.s
-	s.parts.Log.Info("another router is gone, and its load is dropped", "router", p.heartbeat.name, "why", why, "requests", p.placements.Len())
+	s.lines.log(s.parts.Log, slog.LevelInfo, lineRouter, "another router is gone, and its load is dropped", "router", p.heartbeat.name, "why", why, "requests", p.placements.Len())
 	s.forget(p)
 	if len(s.gone) >= 4*maxPeers {
 		for id := range s.gone { // any: the map is full of routers that never come back

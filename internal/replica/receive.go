@@ -3,6 +3,7 @@ package replica
 import (
 	"encoding/binary"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 	"time"
 
@@ -47,7 +48,7 @@ func (s *Sync) take(data []byte, now time.Time) {
 // another router must not end this one. It is deferred.
 func (s *Sync) survive() {
 	if cause := recover(); cause != nil {
-		s.parts.Log.Error("a message of another router made the router panic, and is dropped; please report this", "cause", cause, "stack", string(debug.Stack()))
+		s.lines.log(s.parts.Log, slog.LevelError, linePanic, "a message of another router made the router panic, and is dropped; please report this", "cause", cause, "stack", string(debug.Stack()))
 		s.drop(dropMalformed, 1)
 	}
 }
@@ -167,7 +168,7 @@ func (r *receiver) peer(h header, now time.Time) *peer {
 	}
 	s.peers[h.from] = p
 	s.number()
-	s.order(order{kind: recordHeartbeat}) // so that the new router hears of this one at once
+	wake(s.greet) // so that the new router hears of this one at once
 	return p
 }
 
@@ -305,11 +306,11 @@ func (r *receiver) heartbeat(p *peer, h heartbeat, now time.Time) {
 		closeOnce(r.s.found)
 	}
 	if first {
-		r.s.parts.Log.Info("another router shares its requests", "router", h.name, "admin", h.admin, "version", h.version)
+		r.s.lines.log(r.s.parts.Log, slog.LevelInfo, lineRouter, "another router shares its requests", "router", h.name, "admin", h.admin, "version", h.version)
 		r.s.logFirst()
 	}
 	if h.hello {
-		r.s.order(order{kind: recordHeartbeat})
+		wake(r.s.greet)
 	}
 }
 

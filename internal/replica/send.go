@@ -19,6 +19,9 @@ const (
 	endedDelay = 25 * time.Millisecond
 	// heartbeatInterval is the longest time between two heartbeats. Five of them may be lost before deadAfter.
 	heartbeatInterval = 2 * lookInterval
+	// greetGap is the least time between a heartbeat and the next one that a router that is new or asks for it gets. All
+	// such routers get the same one. It is far below firstAnswer.
+	greetGap = 50 * time.Millisecond
 )
 
 // sender sends what the outbox and the receiver order. Its fields belong to the goroutine of Sync.share.
@@ -44,6 +47,8 @@ func (s *Sync) share(ctx context.Context) {
 	defer tick.Stop()
 	gap := time.NewTimer(time.Hour) // set while requests that were placed wait for placedGap
 	defer gap.Stop()
+	greet := time.NewTimer(time.Hour) // set while a heartbeat waits for greetGap
+	defer greet.Stop()
 	w.changed()
 	for {
 		select {
@@ -62,6 +67,16 @@ func (s *Sync) share(ctx context.Context) {
 			w.tell()
 		case o := <-s.orders:
 			w.obey(o)
+		case <-s.greet:
+			if wait := greetGap - time.Since(w.beat); wait > 0 {
+				greet.Reset(wait)
+				continue
+			}
+			w.heartbeat(time.Now())
+		case <-greet.C:
+			if time.Since(w.beat) >= greetGap { // else one was sent meanwhile
+				w.heartbeat(time.Now())
+			}
 		case <-s.changes:
 			w.changed()
 		case now := <-tick.C:
@@ -81,7 +96,10 @@ func (s *Sync) share(ctx context.Context) {
 
 // changed notes that the connection changed.
 func (w *sender) changed() {
-	w.connection.changed()
+	if w.connection.changed() {
+		w.hello = true
+		wake(w.s.greet)
+	}
 	w.reach = w.s.reach()
 }
 
@@ -98,9 +116,6 @@ func (w *sender) tell() {
 // obey sends what the receiver ordered.
 func (w *sender) obey(o order) {
 	switch o.kind {
-	case recordHeartbeat:
-		w.hello = w.hello || o.hello
-		w.heartbeat(time.Now())
 	case recordAsk:
 		w.s.counts.asks.Add(1)
 		records := appendRecord(nil, recordAsk, o.ask.append)

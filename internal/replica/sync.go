@@ -42,7 +42,9 @@ type Sync struct {
 	machine string
 	counts  counts
 	warned  warnings      // of dropped packets, by reason
+	lines   lines         // about routers and connections that come and go
 	orders  chan order    // what the receiver wants the sender to send
+	greet   chan struct{} // a heartbeat is to be sent soon
 	changes chan struct{} // the connection changed
 	joined  chan struct{} // closed when the connection came about first
 	found   chan struct{} // closed when the first address for Admins is known
@@ -76,10 +78,9 @@ type link interface {
 
 // order is a packet that the receiver wants to be sent.
 type order struct {
-	kind  byte   // recordHeartbeat, recordAsk or recordState
-	to    uint64 // the router that is asked, or is answered; 0 for a heartbeat, which goes to all
-	ask   ask    // the question to send, or the question to answer
-	hello bool   // the heartbeat wants an answer
+	kind byte   // recordAsk or recordState
+	to   uint64 // the router that is asked, or is answered
+	ask  ask    // the question to send, or the question to answer
 }
 
 // maxOrders bounds the orders that wait. A router that is asked by all its peers at once gets one from each.
@@ -89,7 +90,7 @@ const maxOrders = maxPeers
 func New(cfg Config, parts Parts) *Sync {
 	now := time.Now()
 	s := &Sync{cfg: cfg, parts: parts, id: random(), started: uint64(now.UnixNano()), began: now, out: newOutbox(), machine: machine(),
-		orders: make(chan order, maxOrders), changes: make(chan struct{}, 1), joined: make(chan struct{}), found: make(chan struct{}),
+		orders: make(chan order, maxOrders), greet: make(chan struct{}, 1), changes: make(chan struct{}, 1), joined: make(chan struct{}), found: make(chan struct{}),
 		peers: map[uint64]*peer{}, gone: map[uint64]goneRouter{}}
 	s.receiver = receiver{s: s, open: newSigner(cfg.Key, cfg.Group), names: map[string]string{}, looked: now, budget: defaultWaiting}
 	if cfg.Name != "" {

@@ -1,6 +1,9 @@
 package replica
 
-import "time"
+import (
+	"log/slog"
+	"time"
+)
 
 // unknownAfter is how long a peer's requests are for workers that this router does not know before the log says so.
 // Routers that find workers by themselves do not find them at the same moment.
@@ -34,7 +37,7 @@ func (r *receiver) warnUnknown(p *peer, now time.Time) {
 		return // the worker has not answered here yet
 	}
 	p.unknown.warned = true
-	r.s.parts.Log.Warn("requests of another router are for a worker that this router does not know: they do not count here",
+	r.s.lines.log(r.s.parts.Log, slog.LevelWarn, lineUnknown, "requests of another router are for a worker that this router does not know: they do not count here",
 		"router", p.heartbeat.name, "worker", label(r.placement.URL), "requests", p.refused.count(),
 		"advice", "give all routers the same URLs of workers; if they serve different workers, give them different groups (sync.group)")
 }

@@ -1,0 +1,122 @@
+package replica
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/warmpath/warmpath/test/testenv"
+)
+
+// hello is the record of a heartbeat that wants an answer.
+func hello(to []byte) []byte { return (&heartbeat{name: "a router", hello: true}).append(to) }
+
+// Somebody makes routers come and go with each message. The log has some lines of it, and their number.
+func TestRoutersThatComeAndGoDoNotFloodTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBus(1)
+		one := b.join(t, DefaultConfig(), 1, nil)
+		testenv.Pass(time.Second)
+		book := one.logTo()
+		for id := range uint64(1000) {
+			p := &speaker{s: one.sync, id: 1000 + id}
+			p.tell(time.Now(), recordHeartbeat, hello)
+			p.tell(time.Now(), recordGoodbye, func(to []byte) []byte { return to })
+		}
+		came, went := book.lines("another router shares its requests"), book.lines("another router is gone")
+		if n := len(book.lines("level")); n > maxLines || len(came) == 0 || len(went) == 0 {
+			t.Errorf("%d lines, of which %d say that a router came, and %d that one went", n, len(came), len(went))
+		}
+		testenv.Pass(warnInterval + time.Second)
+		if all := book.lines("level=WARN", "lines are missing"); len(all) != 1 || len(book.lines("missing=2940", "sync.key_file")) != 1 { // 3 for each router
+			t.Errorf("the log says of missing lines: %q", all)
+		}
+		(&speaker{s: one.sync, id: 5000}).tell(time.Now(), recordHeartbeat, hello)
+		if len(book.lines("another router shares its requests")) != len(came)+1 {
+			t.Error("a minute later the log does not say that a router came")
+		}
+	})
+}
+
+// A connection comes and goes each three seconds.
+func TestAConnectionThatComesAndGoesDoesNotFloodTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBus(1)
+		one := b.join(t, DefaultConfig(), 1, nil)
+		testenv.Pass(time.Second)
+		book := one.logTo()
+		for range 20 {
+			for _, off := range []bool{true, false} {
+				b.set(func() { one.link.off = off })
+				wake(one.sync.changes)
+				testenv.Pass(1500 * time.Millisecond)
+			}
+		}
+		if n := len(book.lines("serves alone")); n < 2 || n > 7 {
+			t.Errorf("the log warns %d times in a minute", n)
+		}
+		b.set(func() { one.link.off = true })
+		wake(one.sync.changes)
+		testenv.Pass(time.Minute) // it says so of a connection that stays away
+		before := len(book.lines("serves alone"))
+		for range 200 {
+			for _, off := range []bool{false, true} {
+				b.set(func() { one.link.off = off })
+				wake(one.sync.changes)
+				testenv.Pass(100 * time.Millisecond)
+			}
+		}
+		if n := len(book.lines("connected to NATS")); n > 2*maxLines+20 || len(book.lines("serves alone")) > before+1 {
+			t.Errorf("the log says %d times that there is a connection: %q", n, book.lines("serves alone"))
+		}
+	})
+}
+
+// Each message is of a router that is new, or asks for a heartbeat.
+func TestHeartbeatsAreSentSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBus(1)
+		one, two := b.join(t, DefaultConfig(), 1, nil), b.join(t, DefaultConfig(), 1, nil)
+		testenv.Pass(time.Second)
+		var sent []time.Time
+		b.set(func() {
+			b.change = func(packet []byte) []byte {
+				open := newSigner("", "")
+				h, records, err := open.open(slices.Clone(packet))
+				for err == nil && len(records) > 0 {
+					var kind byte
+					if kind, _, records, err = nextRecord(records); kind == recordHeartbeat && h.from == one.sync.id {
+						sent = append(sent, time.Now())
+					}
+				}
+				return packet
+			}
+		})
+		const flood = time.Second
+		p := &speaker{s: one.sync, id: 1000}
+		for range int(flood / time.Millisecond) {
+			p.tell(time.Now(), recordHeartbeat, hello)
+			(&speaker{s: one.sync, id: 2000 + p.number}).tell(time.Now(), recordHeartbeat, hello)
+			testenv.Pass(time.Millisecond)
+		}
+		b.set(func() {
+			if n := len(sent); n < 3 || n > int(flood/greetGap)+2 {
+				t.Errorf("%d heartbeats in a second", n)
+			}
+			sent = nil
+		})
+		testenv.Pass(greetGap)
+		p.tell(time.Now(), recordHeartbeat, hello)
+		testenv.Pass(greetGap)
+		b.set(func() {
+			b.change = nil
+			if len(sent) == 0 {
+				t.Errorf("no heartbeat %v after a router asked for one", greetGap)
+			}
+		})
+		if n := len(two.sync.Status().Peers); n != 1 {
+			t.Errorf("the other router knows %d routers", n)
+		}
+	})
+}
