@@ -83,7 +83,7 @@ func sweep(path string) {
 
 func fillFile(ctx context.Context, f *os.File, feed *kvfeed.Feed, version string) (holders, blocks int, err error) {
 	out := bufio.NewWriterSize(f, 1<<20)
-	holders, blocks, err = writeSnapshot(ctx, out, feed, feed.Replayable(), version, false)
+	holders, blocks, err = writeSnapshot(ctx, out, feed, feed.Replayable(), version, nil)
 	switch {
 	case err != nil:
 		return holders, blocks, err

@@ -45,6 +45,7 @@ type Giver struct {
 	name    string
 	version string
 	log     *slog.Logger
+	rest    func(context.Context, time.Duration) // called with the time that the work before it took
 	counts  giverCounts
 
 	mu     sync.Mutex      // guards giving
@@ -55,7 +56,7 @@ type giverCounts struct{ given, broken, refused atomic.Uint64 }
 
 // NewGiver returns a Giver. name is that of the Keeper of the same process, and version the router's version.
 func NewGiver(feed *kvfeed.Feed, name, version string, log *slog.Logger) *Giver {
-	return &Giver{feed: feed, name: name, version: version, log: log, giving: map[string]bool{}}
+	return &Giver{feed: feed, name: name, version: version, log: log, rest: rest, giving: map[string]bool{}}
 }
 
 // statusItself is the answer of a router that asks itself.
@@ -88,7 +89,7 @@ func (g *Giver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer g.end(peer)
 	w.Header().Set("Content-Type", contentType)
 	began := time.Now()
-	given, blocks, err := writeSnapshot(r.Context(), &paced{w, http.NewResponseController(w)}, g.feed, places, g.version, true)
+	given, blocks, err := writeSnapshot(r.Context(), &paced{w, http.NewResponseController(w)}, g.feed, places, g.version, g.rest)
 	if err != nil {
 		g.counts.broken.Add(1)
 		g.log.Warn("a snapshot of the index was not given as a whole", "peer", r.RemoteAddr, "error", err)
@@ -174,7 +175,7 @@ const replayOnly = "replay_only"
 // holderParameter is the inverse of placesOf.
 func holderParameter(p kvfeed.Place) string { return strconv.Itoa(p.Rank) + "@" + p.Worker }
 
-// rest waits as long as the work before it took, or until ctx ends.
+// rest waits for a time, or until ctx ends.
 func rest(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -184,10 +185,11 @@ func rest(ctx context.Context, d time.Duration) {
 	}
 }
 
-// writeSnapshot writes a snapshot of the feed's holders at these places. If pause is true, it works half of the time:
-// requests need the cores, too. It takes the memory of one holder at a time. It returns the number of written holders
-// and blocks.
-func writeSnapshot(ctx context.Context, to io.Writer, feed *kvfeed.Feed, places []kvfeed.Place, version string, pause bool) (holders, blocks int, err error) {
+// writeSnapshot writes a snapshot of the feed's holders at these places. After each checkpoint it calls pause, if pause
+// is not nil, with the time that the checkpoint took: so it works half of the time, and leaves the cores to requests.
+// It takes the memory of one holder at a time. It returns the number of written holders and blocks.
+func writeSnapshot(ctx context.Context, to io.Writer, feed *kvfeed.Feed, places []kvfeed.Place, version string,
+	pause func(context.Context, time.Duration)) (holders, blocks int, err error) {
 	w, err := newWriter(to, header{Router: version, Created: time.Now().Unix()})
 	if err != nil {
 		return 0, 0, err
@@ -199,8 +201,8 @@ func writeSnapshot(ctx context.Context, to io.Writer, feed *kvfeed.Feed, places 
 		}
 		began := time.Now()
 		c, err := feed.Checkpoint(p)
-		if err == nil && pause {
-			rest(ctx, time.Since(began))
+		if err == nil && pause != nil {
+			pause(ctx, time.Since(began))
 		}
 		none := err != nil
 		if !none {

@@ -40,7 +40,8 @@ type Parts struct {
 type Keeper struct {
 	config Config
 	Parts
-	counts keeperCounts
+	counts   keeperCounts
+	lastSave time.Duration // bounds Save
 	// Only Run uses the fields below.
 	own     map[string]bool         // the addresses of peers at which this process itself answered
 	strange map[string]bool         // the peers of which the log has said that they do not follow a worker
@@ -60,7 +61,7 @@ type Stats struct {
 
 // NewKeeper returns a Keeper, and prepares the feed: call it before the feed runs. It starts nothing.
 func NewKeeper(cfg Config, p Parts) *Keeper {
-	k := &Keeper{config: cfg, Parts: p, own: map[string]bool{}, strange: map[string]bool{}, offered: map[kvfeed.Place]string{}}
+	k := &Keeper{config: cfg, Parts: p, lastSave: saveTimeout, own: map[string]bool{}, strange: map[string]bool{}, offered: map[kvfeed.Place]string{}}
 	if len(cfg.Peers) > 0 || p.Others != nil {
 		p.Feed.KeepMessages()
 	}
@@ -174,7 +175,7 @@ func (k *Keeper) tryFile() {
 const saveTimeout = 2 * time.Second
 
 // Save writes the file, if there is one. It takes 2 s at most.
-func (k *Keeper) Save(ctx context.Context) { k.save(ctx, saveTimeout) }
+func (k *Keeper) Save(ctx context.Context) { k.save(ctx, k.lastSave) }
 
 func (k *Keeper) save(ctx context.Context, limit time.Duration) {
 	if k.config.SnapshotFile == "" {
