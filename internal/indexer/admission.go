@@ -98,7 +98,7 @@ func (r *rpc) admit(ctx context.Context, call *tap.Info) (context.Context, error
 	}
 	end := func() {}
 	if !many {
-		ctx, end = context.WithTimeout(ctx, callTimeout)
+		ctx, end = context.WithTimeout(ctx, r.callLimit)
 	}
 	context.AfterFunc(ctx, func() { // gRPC ends ctx with the call
 		end()

@@ -3,14 +3,17 @@ package indexer
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -173,6 +176,65 @@ func TestCallsOverGRPCAreBounded(t *testing.T) {
 	if err := conn.Invoke(t.Context(), rpcName+"Score", question, new(answer)); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("one more: %v", err)
 	}
+}
+
+// A client that begins a call and sends no message keeps no room for other calls. Its own time limit does not count.
+func TestACallWithoutAnEndIsEnded(t *testing.T) {
+	if callTimeout > time.Minute {
+		t.Errorf("a call keeps its memory for up to %v, a body over HTTP for a minute", callTimeout)
+	}
+	w := serve(t, Config{}, nil)
+	s := New(Config{}, w.service.Parts)
+	s.callLimit = 50 * time.Millisecond
+	l := listen(t)
+	ctx, stop := context.WithCancel(t.Context())
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = s.serveRPC(ctx, l) })
+	defer serving.Wait()
+	defer stop()
+	w.rpc = l.Addr().String()
+	patient, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	call, err := open(patient, w.dial(), "Score")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := call.RecvMsg(new(rawMessage)); status.Code(err) != codes.DeadlineExceeded || patient.Err() != nil {
+		t.Errorf("a call without a message: %v", err)
+	}
+	testenv.Until(t, "the call does not count", func() bool { return s.calls.used.Load() == 0 })
+}
+
+// A client over gRPC has maxCalls calls at most under way: the service says so before the client's first call, in its
+// HTTP/2 settings.
+func TestAClientHasABoundedNumberOfCalls(t *testing.T) {
+	w := serve(t, Config{}, nil)
+	conn, err := net.Dial("tcp", w.rpc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	// The preface, and empty settings. A frame begins with its length (3 bytes), its type, its flags and its stream.
+	_, _ = io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+	head := make([]byte, 9)
+	if _, err := io.ReadFull(conn, head); err != nil || head[0] != 0 || head[3] != 4 {
+		t.Fatalf("the first frame has no settings: %x, %v", head, err)
+	}
+	settings := make([]byte, binary.BigEndian.Uint16(head[1:]))
+	if _, err := io.ReadFull(conn, settings); err != nil {
+		t.Fatal(err)
+	}
+	const maxConcurrentStreams = 3 // RFC 9113 §6.5.2
+	for ; len(settings) >= 6; settings = settings[6:] {
+		if binary.BigEndian.Uint16(settings) == maxConcurrentStreams {
+			if n := binary.BigEndian.Uint32(settings[2:]); n != maxCalls {
+				t.Errorf("a client may have %d calls, want %d", n, maxCalls)
+			}
+			return
+		}
+	}
+	t.Error("a client may have any number of calls")
 }
 
 // A question that is too long for gRPC goes over HTTP, also from a router.

@@ -3,6 +3,7 @@ package indexer
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -158,6 +159,42 @@ func TestALeaseNeitherEndsNorNarrowsARegistrationForGood(t *testing.T) {
 	}
 	if g.expire(now.Add(time.Hour)); g.len() != 1 {
 		t.Error("a lease ends a registration for good")
+	}
+}
+
+// One rank of a worker that was registered as a whole can be unregistered, also one between two others: the service
+// then answers nothing about this rank. A registration of the whole worker brings it back.
+func TestARankLeavesAWholeWorker(t *testing.T) {
+	w := serve(t, Config{}, nil)
+	whole := &registration{worker: "http://a", models: []fleet.Model{{ID: "m"}}, blockSize: 16, ranks: 3, sources: []fleet.EventSource{
+		{Rank: 0, Endpoint: "tcp://h:1"}, {Rank: 1, Endpoint: "tcp://h:2"}, {Rank: 2, Endpoint: "tcp://h:3"}}}
+	p := prompt(1, 200)
+	ranks := func() (scored, listed []int) {
+		for rank := range 3 {
+			if _, has := w.scores("/query", `{"model":"m","instances":["http://a"],"token_ids":`+list(p)+`}`)["http://a"][fmt.Sprint(rank)]; has {
+				scored = append(scored, rank)
+			}
+		}
+		for _, r := range w.service.list().workers[0].ranks {
+			listed = append(listed, r.rank)
+		}
+		return scored, listed
+	}
+	check := func(when string, want ...int) {
+		t.Helper()
+		if scored, listed := ranks(); !slices.Equal(scored, want) || !slices.Equal(listed, want) {
+			t.Errorf("%s: an answer has the ranks %v, the list has %v, want %v", when, scored, listed, want)
+		}
+	}
+	for range 2 {
+		if status, text := w.ask("POST", "/register", string(whole.appendTo(nil)), "Content-Type", protobuf); status != 201 {
+			t.Fatalf("%d %s", status, text)
+		}
+		check("the whole worker", 0, 1, 2)
+		if status, text := w.ask("POST", "/unregister", `{"instance_id":"http://a","dp_rank":1}`); status != 200 {
+			t.Fatalf("%d %s", status, text)
+		}
+		check("without rank 1", 0, 2)
 	}
 }
 

@@ -61,10 +61,11 @@ type Service struct {
 	key       [sha256.Size]byte // the digest of the key: comparing digests takes the same time for each wrong key
 	registry  *registry
 	routes    http.Handler
-	questions sync.Pool // *question
-	bodies    budget    // of HTTP
-	calls     budget    // of gRPC, with one answer
-	streams   budget    // of gRPC
+	questions sync.Pool     // *question
+	bodies    budget        // of HTTP
+	calls     budget        // of gRPC, with one answer
+	streams   budget        // of gRPC
+	callLimit time.Duration // how long a call with one answer over gRPC may take
 	dumping   chan struct{}
 	grpcPort  atomic.Int32 // 0 without gRPC
 	scoping   scopes
@@ -77,7 +78,7 @@ func New(cfg Config, parts Parts) *Service {
 	if parts.Listed == nil {
 		parts.Listed, parts.ListedAll = func(string) string { return "" }, func() map[string]string { return nil }
 	}
-	s := &Service{Parts: parts, config: cfg, key: sha256.Sum256([]byte(cfg.Key)), dumping: make(chan struct{}, 1)}
+	s := &Service{Parts: parts, config: cfg, key: sha256.Sum256([]byte(cfg.Key)), dumping: make(chan struct{}, 1), callLimit: callTimeout}
 	s.bodies.most, s.bodies.spare, s.calls.most, s.streams.most = maxBodies, keptForShort, maxUnary, maxStreams*callBytes
 	s.registry = &registry{fleet: parts.Fleet, log: parts.Log, listed: parts.Listed, entries: map[string]*entry{}, sources: map[string]string{}}
 	s.questions.New = func() any { return &question{wanted: map[string]struct{}{}} }
