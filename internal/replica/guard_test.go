@@ -2,6 +2,7 @@ package replica
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -113,16 +114,53 @@ func TestAHostileServerOfNATSEndsNothing(t *testing.T) {
 // serveHostile is a server that lets the router subscribe, and sends a stream then.
 func serveHostile(conn net.Conn, stream string) {
 	defer func() { _ = conn.Close() }()
-	_, _ = io.WriteString(conn, "INFO {\"server_id\":\"x\",\"version\":\"2.10\",\"proto\":1,\"headers\":true,\"max_payload\":1048576}\r\n")
+	if serve(conn, "", stream) {
+		_, _ = io.Copy(io.Discard, conn)
+	}
+}
+
+// serve is a server that lets the router subscribe, and sends a stream then. info is more of its INFO. It reports
+// whether the router stayed so long.
+func serve(conn net.Conn, info, stream string) bool {
+	_, _ = io.WriteString(conn, `INFO {"server_id":"x","version":"2.10","proto":1,"headers":true,"max_payload":1048576`+info+"}\r\n")
 	var seen strings.Builder
 	buf := make([]byte, 4096)
 	for !strings.Contains(seen.String(), "PING") {
 		n, err := conn.Read(buf)
 		if err != nil {
-			return
+			return false
 		}
 		seen.Write(buf[:n])
 	}
 	_, _ = io.WriteString(conn, "PONG\r\n"+stream)
-	_, _ = io.Copy(io.Discard, conn)
+	return true
+}
+
+// A server tells of further servers at each connection. They do not grow the client's list, and nobody connects there.
+func TestTheServersThatAServerTellsOfAreNotTried(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	connections := make(chan int, 1000)
+	go func() { // ends with the listener
+		for n := 1; ; n++ {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			serve(conn, fmt.Sprintf(`,"connect_urls":["127.0.0.1:%d"]`, n), "")
+			_ = conn.Close()
+			connections <- n
+		}
+	}()
+	cfg := DefaultConfig()
+	cfg.NATS = "nats://" + l.Addr().String()
+	m := connect(t, cfg)
+	testenv.Until(t, "the server has told of others", func() bool { return len(connections) >= 3 })
+	if all := m.sync.link.(*natsLink).conn.Load().Servers(); len(all) != 1 {
+		t.Errorf("the client knows the servers %q", all)
+	}
+	m.stop()
 }

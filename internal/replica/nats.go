@@ -162,6 +162,9 @@ func (l *natsLink) options(s *Sync) ([]nats.Option, error) {
 		nats.CustomReconnectDelay(l.delay()), nats.Timeout(writeTimeout),
 		nats.PingInterval(pingInterval), nats.MaxPingsOutstanding(deadPings), nats.FlusherTimeout(writeTimeout),
 		nats.ReconnectOnFlusherError(), nats.IgnoreAuthErrorAbort(),
+		// The client keeps each address that a server ever told, tries all of them before the next attempt at a server of
+		// sync.nats, and shows each the password. A server that is no NATS could tell of any number.
+		nats.IgnoreDiscoveredServers(),
 		// What waits while there is no connection would be old afterwards.
 		nats.ReconnectBufSize(-1),
 		nats.ConnectHandler(changed), nats.ReconnectHandler(changed),
