@@ -46,6 +46,11 @@ const (
 	// implicitRetries is how often, once a second, the server connects again to a server that is not in the routes. Ten
 	// minutes is longer than most restarts.
 	implicitRetries = 600
+	// maxClientSubscriptions bounds the subscriptions of one client. A router has two.
+	maxClientSubscriptions = 1024
+	// manySubscriptions is a number of subscriptions at the server that routers never have: 256 of them have 512. See
+	// warnSubscriptions.
+	manySubscriptions = 1 << 14
 )
 
 // embedded is a NATS server in this process, which is a part of a cluster.
@@ -116,7 +121,7 @@ func (c *Config) server(id uint64) (*server.Options, error) {
 		// A server without a listener for clients never opens its listener for routes. So without client_listen it listens
 		// on a loopback address, for nobody: the password is random, and only this process knows it.
 		Host: "127.0.0.1", Port: server.RANDOM_PORT,
-		MaxPending: maxWaiting, WriteDeadline: 2 * time.Second, PingInterval: pingInterval, MaxPingsOut: deadPings,
+		MaxSubs: maxClientSubscriptions, MaxPending: maxWaiting, WriteDeadline: 2 * time.Second, PingInterval: pingInterval, MaxPingsOut: deadPings,
 		Users: []*server.User{{Username: "warmpath", Password: rand.Text()}},
 		Cluster: server.ClusterOpts{
 			Name: "warmpath-" + c.Group, Host: host, Port: port, Username: c.User, Password: c.Password,
@@ -209,6 +214,7 @@ func (e *embedded) watch(ctx context.Context, s *Sync) {
 			return
 		case <-tick.C:
 		}
+		e.warnSubscriptions(&s.warned)
 		if now := e.peers(); now != known {
 			s.lines.log(e.log, slog.LevelInfo, lineRoute, "the number of other routers' NATS servers changed", "connected", now, "before", known)
 			if time.Since(changed) > stoodInterval {
@@ -224,6 +230,25 @@ func (e *embedded) watch(ctx context.Context, s *Sync) {
 			next = time.Now().Add(allInterval)
 		}
 	}
+}
+
+// warnSubscriptions logs that another router's server has very many subscriptions, which take this process's memory.
+// nats-server bounds the subscriptions of a client and of a leaf node, but not those of a route (route.go makes each
+// route with msubs -1, and applyAccountLimits leaves routes out), and offers no way to close a route. So only a
+// password or certificates keep others away from the listener for routes, and an operator has to know.
+func (e *embedded) warnSubscriptions(warned *warnings) {
+	total := e.server.NumSubscriptions()
+	if total < manySubscriptions || !warned.due("subscriptions", time.Now()) {
+		return
+	}
+	now, err := e.server.Routez(&server.RoutezOptions{})
+	if err != nil || len(now.Routes) == 0 {
+		return
+	}
+	most := slices.MaxFunc(now.Routes, func(a, b *server.RouteInfo) int { return cmp.Compare(a.NumSubs, b.NumSubs) })
+	e.log.Warn("the NATS servers of other routers have very many subscriptions, which take memory here", "subscriptions", total,
+		"address", net.JoinHostPort(most.IP, strconv.Itoa(most.Port)), "of_it", most.NumSubs,
+		"advice", "is it no router? Keep it away from sync.listen with a firewall, and change sync.password_file or the files of sync.tls at all routers")
 }
 
 // sortRoutes puts routes into the order of nats-server. To compare options at a reload, nats-server 2.15 sorts the
