@@ -41,9 +41,11 @@ type registry struct {
 	// listed returns where else a worker is listed; "" if it is not.
 	listed func(worker string) string
 
-	// gone are the ranks between others of their worker that are not registered, or no longer: the fleet knows only
-	// ranges of ranks. nil is none, as nearly always.
-	gone atomic.Pointer[map[place]bool]
+	// gone has, by the worker's name in the fleet, the ranks between others that are not registered, or no longer, as an
+	// immutable []int: the fleet knows only ranges of ranks. gaps is the number of such workers, nearly always 0: then
+	// nobody looks into gone.
+	gone sync.Map
+	gaps atomic.Int32
 
 	mu      sync.Mutex        // guards the fields below
 	entries map[string]*entry // by the worker's name in the fleet
@@ -190,7 +192,7 @@ func (g *registry) register(r *registration, now time.Time) (listed bool, err er
 			g.log.Warn("two workers are registered with the same endpoint of events", "worker", r.worker, "because", r.warning)
 		}
 	}
-	g.findGone()
+	g.findGone(name, e)
 	return false, nil
 }
 
@@ -229,36 +231,43 @@ func (g *registry) put(name string, e *entry, f fleet.Facts) {
 	e.id = g.fleet.Put(name, f)
 }
 
-// findGone sets g.gone. g.mu is held.
-func (g *registry) findGone() {
-	var gone map[place]bool
-	for name, e := range g.entries {
-		if e.whole || len(e.facts.Events) == e.facts.Ranks {
-			continue
-		}
-		at := 0
-		for rank := e.facts.FirstRank; rank < e.facts.FirstRank+e.facts.Ranks; rank++ {
-			if at < len(e.facts.Events) && e.facts.Events[at].Rank == rank {
-				at++
-				continue
-			}
-			if gone == nil {
-				gone = map[place]bool{}
-			}
-			gone[place{name, rank}] = true
-		}
+// findGone sets the ranks of a worker in g.gone. A nil e is a worker that left. g.mu is held.
+func (g *registry) findGone(name string, e *entry) {
+	var gone []int
+	if e != nil && !e.whole {
+		gone = e.missing()
 	}
-	if gone == nil {
-		g.gone.Store(nil)
+	if len(gone) == 0 {
+		if _, had := g.gone.LoadAndDelete(name); had {
+			g.gaps.Add(-1)
+		}
 		return
 	}
-	g.gone.Store(&gone)
+	if _, had := g.gone.Swap(name, gone); !had {
+		g.gaps.Add(1)
+	}
+}
+
+// missing returns the ranks of the worker without a source of events. Sources ascend by rank.
+func (e *entry) missing() (ranks []int) {
+	f, at := &e.facts, 0
+	for rank := f.FirstRank; rank < f.FirstRank+f.Ranks; rank++ {
+		if at < len(f.Events) && f.Events[at].Rank == rank {
+			at++
+		} else {
+			ranks = append(ranks, rank)
+		}
+	}
+	return ranks
 }
 
 // isGone reports whether a rank of a worker of the fleet is not registered.
 func (g *registry) isGone(name string, rank int) bool {
-	gone := g.gone.Load()
-	return gone != nil && (*gone)[place{name, rank}]
+	if g.gaps.Load() == 0 {
+		return false
+	}
+	gone, has := g.gone.Load(name)
+	return has && slices.Contains(gone.([]int), rank)
 }
 
 // facts returns what the fleet is told of the worker. known is what was registered of it before; nil is nothing.
@@ -401,7 +410,7 @@ func (g *registry) shrink(name string, e *entry, r *removal) error {
 		e.whole = false
 	}
 	g.put(name, e, next)
-	g.findGone()
+	g.findGone(name, e)
 	return nil
 }
 
@@ -409,7 +418,6 @@ func (g *registry) shrink(name string, e *entry, r *removal) error {
 func (g *registry) remove(worker string, e *entry) {
 	g.forget(worker, e)
 	g.fleet.Remove(e.id)
-	g.findGone()
 	g.log.Info("worker unregistered", "worker", bare(worker))
 }
 
@@ -431,6 +439,7 @@ func (g *registry) expire(now time.Time) {
 // forget removes an entry. g.mu is held.
 func (g *registry) forget(worker string, e *entry) {
 	delete(g.entries, worker)
+	g.findGone(worker, nil)
 	g.total.change(weightOf(&e.facts), weight{})
 	for _, s := range e.facts.Events {
 		if g.sources[s.Endpoint] == worker {

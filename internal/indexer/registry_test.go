@@ -196,6 +196,13 @@ func TestARankLeavesAWholeWorker(t *testing.T) {
 		}
 		check("without rank 1", 0, 2)
 	}
+	gaps := &w.service.registry.gaps
+	if n := gaps.Load(); n != 1 {
+		t.Errorf("%d workers lack a rank", n)
+	}
+	if status, text := w.ask("POST", "/unregister", `{"instance_id":"http://a"}`); status != 200 || gaps.Load() != 0 {
+		t.Errorf("%d %s: %d workers lack a rank, and there is none", status, text, gaps.Load())
+	}
 }
 
 // A process that sends requests to its workers must know more of them than their events.

@@ -1,0 +1,46 @@
+package indexer
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/warmpath/warmpath/fleet"
+)
+
+// BenchmarkRegister registers workers with four ranks each for the first time, and again as routers do. The figures are
+// in bench/results/scale.md.
+func BenchmarkRegister(b *testing.B) {
+	for _, workers := range []int{1000, 10000} {
+		all := make([]*registration, workers)
+		for i := range all {
+			all[i] = &registration{worker: fmt.Sprintf("http://worker-%d:8000", i), models: []fleet.Model{{ID: "m"}}, ranks: 4, lease: time.Hour}
+			for rank := range 4 {
+				all[i].sources = append(all[i].sources, fleet.EventSource{Rank: rank, Endpoint: fmt.Sprintf("tcp://worker-%d:%d", i, 5557+rank)})
+			}
+		}
+		register := func(g *registry) {
+			for _, r := range all {
+				if _, err := g.register(r, time.Now()); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}
+		w := serve(b, Config{}, nil)
+		b.Run(fmt.Sprintf("first/workers=%d", workers), func(b *testing.B) {
+			for b.Loop() {
+				g := New(Config{}, w.service.Parts).registry
+				g.fleet = fleet.New(fleet.Config{})
+				register(g)
+			}
+		})
+		b.Run(fmt.Sprintf("again/workers=%d", workers), func(b *testing.B) {
+			g := w.service.registry
+			register(g)
+			for b.Loop() {
+				register(g)
+			}
+			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*workers), "µs/worker")
+		})
+	}
+}
