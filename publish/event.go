@@ -3,6 +3,8 @@ package publish
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/warmpath/warmpath/block"
@@ -41,8 +43,10 @@ type Stored struct {
 	// may be nil. Otherwise it has one element for each block.
 	ExtraKeys [][]ExtraKey
 
-	Medium string // where the blocks are, such as "GPU", "CPU" or "STORAGE"; "": "GPU"
-	Group  *int   // number of the cache group in a model with several (group_idx); nil: the model has one
+	// Medium says where the blocks are: "GPU", "CPU", "STORAGE", or another name that routers know (see the README). ""
+	// means "GPU".
+	Medium string
+	Group  *int // number of the cache group in a model with several (group_idx); nil: the model has one
 	// Kind is the kind of the cache group (kv_cache_spec_kind), such as "full_attention" or "sliding_window"; "": full
 	// attention. Window is the size of the sliding window in tokens; 0: none. In groups without full attention the number
 	// of tokens need not fit the number of hashes, because such groups skip blocks.
@@ -54,7 +58,7 @@ type Stored struct {
 type Removed struct {
 	BlockHashes  []Hash   // hashes as numbers, as Stored had them
 	BlockDigests [][]byte // hashes as byte strings, as Stored had them
-	Medium       string   // where the blocks were; "": "GPU"
+	Medium       string   // where the blocks were, as Stored had it; "": "GPU"
 	Group        *int     // number of the cache group, as Stored had it; nil: none
 }
 
@@ -99,6 +103,11 @@ const (
 	// maxPayload bounds the payload of a message. It is below 64 MiB, the largest frame that Warmpath's subscribers read.
 	maxPayload = 64<<20 - 1024
 )
+
+// media has the names of media that routers know: GPU memory, host memory (2 names), disks (3) and shared or remote
+// storage (3). Small letters are refused: "cpu" is the word of connectors that announce no removals, so a router would
+// doubt the blocks. A router would take an unknown name for remote storage.
+var media = []string{"GPU", "CPU", "CPU_PINNED", "DISK", "FS", "STORAGE", "OBJ", "EXTERNAL", "SHARED_STORAGE"}
 
 // fullAttention has the kinds whose blocks have all their tokens in the event.
 var fullAttention = map[string]bool{"": true, "full_attention": true, "mla_attention": true, "sink_full_attention": true}
@@ -266,7 +275,13 @@ func checkPlace(medium string, group *int) error {
 	if group != nil && (*group < 0 || *group > maxGroup) {
 		return invalid("group_idx %d is not within 0..%d", *group, maxGroup)
 	}
-	return checkTexts(medium)
+	if err := checkTexts(medium); err != nil {
+		return err
+	}
+	if medium != "" && !slices.Contains(media, medium) {
+		return invalid("medium %.60q is not known to routers: use one of %s, in capital letters", medium, strings.Join(media, ", "))
+	}
+	return nil
 }
 
 func checkTexts(texts ...string) error {

@@ -330,7 +330,10 @@ func meant(e *Event, size int) kvevent.Event {
 		}
 		return hashes
 	}
-	tiers := map[string]block.Tier{"CPU": block.TierCPU, "STORAGE": block.TierDisk}
+	tiers := map[string]block.Tier{
+		"CPU": block.TierCPU, "CPU_PINNED": block.TierCPU, "DISK": block.TierDisk, "FS": block.TierDisk, "STORAGE": block.TierDisk,
+		"OBJ": block.TierRemote, "EXTERNAL": block.TierRemote, "SHARED_STORAGE": block.TierRemote,
+	}
 	if r := e.Removed; r != nil {
 		out.Kind, out.Medium, out.Tier = kvevent.Removed, cmp.Or(r.Medium, "GPU"), tiers[r.Medium]
 		out.Hashes = numbers(r.BlockHashes, r.BlockDigests)

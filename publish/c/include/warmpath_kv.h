@@ -99,7 +99,8 @@ typedef struct warmpath_kv_stored {
     const char *cache_salt; /* part of a prompt's first block: the event of a later block does not need it */
     const warmpath_kv_extra_key *extra_keys;
     size_t num_extra_keys;
-    const char *medium;             /* where the blocks are, such as "GPU" (the default), "CPU" or "STORAGE" */
+    const char *medium; /* where the blocks are: "GPU" (the default), "CPU", "STORAGE" or another name that routers
+                           know (see the README) */
     const int32_t *group_idx;       /* cache group of a model with several */
     const char *kv_cache_spec_kind; /* kind of the group, such as "full_attention" or "sliding_window" */
     int32_t kv_cache_spec_sliding_window; /* tokens */

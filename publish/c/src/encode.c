@@ -213,11 +213,30 @@ static int check_hashes(const uint64_t *numbers, const warmpath_kv_bytes *digest
     return WARMPATH_KV_OK;
 }
 
+/* The media that routers know. Capital letters count. */
+static const char *const media[] = {"GPU", "CPU", "CPU_PINNED", "DISK", "FS", "STORAGE", "OBJ", "EXTERNAL", "SHARED_STORAGE"};
+
+static bool known_medium(const char *medium) {
+    for (size_t i = 0; i < sizeof media / sizeof media[0]; i++) {
+        if (strcmp(medium, media[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static int check_place(const char *medium, const int32_t *group) {
     if (group != NULL && (*group < 0 || *group > MAX_GROUP)) {
         return wp_fail(WARMPATH_KV_INVALID, "group_idx %d is not within 0..%d", (int)*group, MAX_GROUP);
     }
-    return wp_text("medium", medium, NULL);
+    int status = wp_text("medium", medium, NULL);
+    if (status == WARMPATH_KV_OK && given(medium) && !known_medium(medium)) {
+        return wp_fail(WARMPATH_KV_INVALID,
+                       "medium \"%.60s\" is not known to routers: use one of GPU, CPU, CPU_PINNED, DISK, FS, STORAGE, OBJ, "
+                       "EXTERNAL, SHARED_STORAGE, in capital letters",
+                       medium);
+    }
+    return status;
 }
 
 static bool full_attention(const char *kind) {

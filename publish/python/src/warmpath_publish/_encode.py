@@ -22,6 +22,9 @@ MAX_INT32 = (1 << 31) - 1
 MAX_TEXT = 1024  # bytes
 MAX_PAYLOAD = (64 << 20) - 1024
 
+#: The media that routers know: GPU memory, host memory (2 names), disks (3) and shared or remote storage (3).
+MEDIA = ("GPU", "CPU", "CPU_PINNED", "DISK", "FS", "STORAGE", "OBJ", "EXTERNAL", "SHARED_STORAGE")
+
 _FULL = frozenset({None, "full_attention", "mla_attention", "sink_full_attention"})
 _STORED = frozenset(
     [
@@ -264,7 +267,12 @@ def _text(name: str, value: Any) -> str | None:
 
 
 def _medium(event: Mapping[str, Any]) -> str:
-    return _text("medium", event.get("medium")) or "GPU"
+    medium = _text("medium", event.get("medium")) or "GPU"
+    if medium not in MEDIA:
+        raise ValueError(
+            f"medium {medium[:60]!r} is not known to routers: use one of {', '.join(MEDIA)}, in capital letters"
+        )
+    return medium
 
 
 def _group(event: Mapping[str, Any], out: dict[str, Any]) -> None:

@@ -200,9 +200,9 @@ class KVPublisher:
 
         cache_salt is part of a prompt's first block, so the event of a later block does not need it. extra_keys has,
         for each block, None or a list of items (identifier, offset of its first token from the block's) and digests of
-        prompt embeddings. medium is where the blocks are, such as "GPU" (the default), "CPU" or "STORAGE". group_idx
-        and the kind are those of the cache group of a model with several; in groups without full attention the number
-        of tokens need not fit the hashes.
+        prompt embeddings. medium is where the blocks are: "GPU" (the default), "CPU", "STORAGE" or another name that
+        routers know (see the README). group_idx and the kind are those of the cache group of a model with several; in
+        groups without full attention the number of tokens need not fit the hashes.
 
         Wrong arguments raise ValueError or TypeError, and then nothing is published.
         """
