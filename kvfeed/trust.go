@@ -69,7 +69,8 @@ func (s *stream) judge(now time.Time) (fleet.Trust, string) {
 	case s.misplaced != "":
 		return fleet.TrustApproximate, s.misplaced + ": learned from requests"
 	case !s.everUp && s.connErr != nil:
-		return fleet.TrustApproximate, fmt.Sprintf("no events: %s cannot be reached (%s); learned from requests", s.source.Endpoint, brief(s.connErr))
+		return fleet.TrustApproximate, fmt.Sprintf("no events since %s UTC: %s cannot be reached (%s); learned from requests",
+			s.started.UTC().Format(time.TimeOnly), s.source.Endpoint, brief(s.connErr))
 	case !s.everUp:
 		return fleet.TrustApproximate, fmt.Sprintf("connecting to %s; learned from requests", s.source.Endpoint)
 	case !s.connected && s.tiers == 0:

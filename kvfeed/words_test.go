@@ -49,7 +49,7 @@ func TestAnEndpointWithoutAnswerIsLogged(t *testing.T) {
 	s := r.unconnected(fleet.EventSource{Endpoint: "tcp://127.0.0.1:5557"})
 	refused := &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("connect: connection refused")}
 	s.State(false, refused)
-	r.trust(s.holder, fleet.TrustApproximate, "tcp://127.0.0.1:5557 cannot be reached (connect: connection refused); learned from requests")
+	r.trust(s.holder, fleet.TrustApproximate, "no events since "+s.started.UTC().Format(time.TimeOnly)+" UTC: tcp://127.0.0.1:5557 cannot be reached (connect: connection refused); learned from requests")
 	s.look(s.started.Add(time.Second))
 	if log := r.log.String(); log != "" {
 		t.Errorf("a warning is logged before the time for a reconnect has passed:\n%s", log)
