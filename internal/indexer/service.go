@@ -470,6 +470,9 @@ func (s *Service) list() *listing {
 				continue
 			}
 			trust, why := snap.Trust(h)
+			if !s.Routes {
+				why = unlearned(why)
+			}
 			r := listedRank{rank: snap.Rank(h), trust: trust, why: why, ahead: s.Router.Ahead(h)}
 			for _, e := range w.Facts.Events {
 				if e.Rank == r.rank {

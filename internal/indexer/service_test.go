@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvindex"
@@ -261,7 +262,7 @@ func TestTheListOfWorkersSaysHowFarTheyAreTrusted(t *testing.T) {
 	want := `[{"instance_id":"http://a","model_name":"m","routing_group":"default","block_size":16,"engine_block_size":16,"algorithm":"xxh3","source":"list",` +
 		`"endpoints":{"1":"tcp://a:1"},"ranks":{"0":{"trust":"exact","why":"test"},"1":{"trust":"exact","why":"test"}}},` +
 		`{"instance_id":"7","model_name":"n","routing_group":"g","block_size":16,"algorithm":"xxh3","source":"registered","endpoints":{"0":"tcp://b:2"},` +
-		`"ranks":{"0":{"trust":"approximate","why":"no events: learned from requests"}}}]`
+		`"ranks":{"0":{"trust":"approximate","why":"no events"}}}]`
 	if strings.TrimSpace(text) != want {
 		t.Errorf("%s\nwant %s", text, want)
 	}
@@ -269,6 +270,38 @@ func TestTheListOfWorkersSaysHowFarTheyAreTrusted(t *testing.T) {
 	var l listing
 	if err := l.decode([]byte(text)); err != nil || len(l.workers) != 2 || len(l.workers[0].ranks) != 2 || l.workers[0].ranks[1].trust != fleet.TrustExact || l.workers[1].group != "g" {
 		t.Errorf("%+v: %v", l, err)
+	}
+}
+
+// A service that sends no requests learns nothing from them, and does not say so of a worker whose events it cannot
+// reach. A router that asks the service does learn from its requests.
+func TestTheReasonOfATrustIsTrueWhereItStands(t *testing.T) {
+	const unreachable = "no events since 12:30:01 UTC: tcp://a:1 cannot be reached (connection refused)"
+	for _, c := range []struct {
+		routes         bool
+		why            string
+		service, there string // the reason at the service, and at a router that asks it
+	}{
+		{false, unreachable + "; " + learned, unreachable, unreachable + "; " + learned},
+		{false, "no events: " + learned, "no events", "no events; " + learned},
+		{false, "test", "test", "test; " + learned},
+		{true, unreachable + "; " + learned, unreachable + "; " + learned, unreachable + "; " + learned},
+	} {
+		w := serve(t, Config{}, func(p *Parts) { p.Routes = c.routes })
+		here := w.worker("http://a", nil)
+		w.fleet.SetTrust(here.Holders[0], fleet.TrustApproximate, c.why)
+		if got := w.service.list().workers[0].ranks[0].why; got != c.service {
+			t.Errorf("%q at a service: %q, want %q", c.why, got, c.service)
+		}
+		a := newAsker(t, w.url, func(c *ClientConfig, _ *warmpath.Options) { c.Register = false })
+		mine := a.put("http://a", fleet.Facts{Models: []fleet.Model{{ID: "m"}}, BlockSize: 16})
+		testenv.Until(t, "the router has the reason", func() bool {
+			_, why := a.fleet.Snapshot().Trust(mine.Holders[0])
+			return why == c.there
+		})
+	}
+	if why := relearned(fleet.TrustExact, "test"); why != "test" {
+		t.Errorf("an exact trust: %q", why)
 	}
 }
 
