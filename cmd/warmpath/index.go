@@ -71,7 +71,9 @@ func (f *indexFlags) override(c *cobra.Command) func(*config.Config) {
 		// A file may be that of the routers. This process is where their index is.
 		tls := cfg.Index.TLS // is for peers, too
 		cfg.Index.ClientConfig = indexer.DefaultClientConfig()
-		cfg.Index.TLS = tls
+		if cfg.Index.AsksByTLS() {
+			cfg.Index.TLS = tls
+		}
 		cfg.Index.Valkey.Write = cfg.Index.Backend == config.BackendValkey
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,7 +14,7 @@ import (
 // The settings of routers that ask an index service have no effect in the service, and are no errors there.
 func TestTheIndexServiceTakesTheFileOfItsRouters(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "warmpath.yaml")
-	text := "index: {url: 'http://index:8090', max_wait: 1s, register: false, key: 0123456789, tls: {server_name: index}}\n" +
+	text := "index: {url: 'https://index:8090', max_wait: 1s, register: false, key: 0123456789, tls: {server_name: index}}\n" +
 		"index_service: {key: 0123456789}\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -26,9 +27,13 @@ func TestTheIndexServiceTakesTheFileOfItsRouters(t *testing.T) {
 	if err != nil {
 		t.Fatalf("the service: %v", err)
 	}
-	want := indexer.DefaultClientConfig()
-	want.TLS.ServerName = "index"
-	if service.Index.ClientConfig != want || service.IndexService.Listen != indexer.DefaultListen || service.IndexService.Key == "" {
+	if service.Index.ClientConfig != indexer.DefaultClientConfig() || service.IndexService.Listen != indexer.DefaultListen || service.IndexService.Key == "" {
 		t.Errorf("%+v, %+v", service.Index.ClientConfig, service.IndexService)
+	}
+	if err := os.WriteFile(file, []byte(strings.Replace(text, "register:", "peers: ['https://b:9090'], register:", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if service, err = config.Load(file, new(indexFlags).override(newIndex())); err != nil || service.Index.TLS.ServerName != "index" {
+		t.Errorf("with a peer: %+v, %v", service, err)
 	}
 }

@@ -4,15 +4,17 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/warmpath/warmpath/internal/indexer"
 	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/internal/sharedindex"
+	"github.com/warmpath/warmpath/internal/snapshot"
 	"github.com/warmpath/warmpath/kvindex"
 )
 
-// validateIndexOff finds settings of the index that have no effect. index.tls is not among them: it is for peers, too.
+// validateIndexOff finds settings of the index that have no effect.
 func (c *Config) validateIndexOff(found *problems) {
 	i := &c.Index
 	if i.Backend == BackendMemory {
@@ -31,6 +33,7 @@ func (c *Config) validateIndexOff(found *problems) {
 			found.add(key, errors.New("it has no effect with index.url, because the index is in the index service: set it there, or remove it"))
 		}
 	}
+	i.validateWarmStartOff(found)
 	// The file of a router that has its index elsewhere may be that of `warmpath index`, too, which always listens.
 	if s := c.IndexService; s.Listen == "" && s.GRPCListen == "" && !i.Elsewhere() {
 		for _, one := range []struct {
@@ -46,4 +49,25 @@ func (c *Config) validateIndexOff(found *problems) {
 			}
 		}
 	}
+}
+
+// validateWarmStartOff finds settings of peers and of the snapshot file that have no effect.
+func (i *Index) validateWarmStartOff(found *problems) {
+	usual := snapshot.DefaultConfig()
+	if i.SnapshotFile == "" && i.SnapshotInterval != usual.SnapshotInterval {
+		found.add("index.snapshot_interval", errors.New("it has no effect without a file: set index.snapshot_file, too, or remove it"))
+	}
+	if len(i.Peers) == 0 && i.PeerTimeout != usual.PeerTimeout {
+		found.add("index.peer_timeout", errors.New("it has no effect without peers: set index.peers, too, or remove it"))
+	}
+	if i.TLS != (network.PeerTLS{}) && !i.AsksByTLS() {
+		found.add("index.tls", errors.New("it has no effect without an https address in index.url or index.peers"))
+	}
+}
+
+// AsksByTLS reports whether index.url or one of index.peers is an https address.
+func (i *Index) AsksByTLS() bool {
+	return slices.ContainsFunc(append(slices.Clone(i.Peers), i.URL), func(at string) bool {
+		return strings.HasPrefix(strings.ToLower(at), "https:")
+	})
 }
