@@ -31,11 +31,16 @@ const (
 // part is expected to be evicted before the request is scheduled.
 const missAtRisk Branch = "miss at risk"
 
+// missUnknown is a key of reasons, not a branch. It is for a miss where no candidate's cache is known, so that the miss
+// says nothing about what the workers have.
+const missUnknown Branch = "miss unknown"
+
 // reasons has the general meaning of each branch, in the words of kv_aware. A [Spec] may have its own words.
 var reasons = map[Branch]string{
 	BranchAffinity:    "longest match, least work among equals",
 	BranchMiss:        "no worker has a part of the prompt: least load",
 	missAtRisk:        allAtRisk + "least load",
+	missUnknown:       ReasonUnknown + ": least load",
 	BranchShort:       "no worker has enough of the prompt to follow it: least load",
 	BranchFallback:    "the holder of the longest match cannot be used: next best match, least work among equals",
 	BranchSpill:       "the load of the holder of the longest match outweighs what the match saves",
@@ -59,6 +64,9 @@ var reasons = map[Branch]string{
 
 // allAtRisk is the beginning of the reason for missAtRisk.
 const allAtRisk = "what workers have of the prompt is expected to be evicted before it is scheduled: "
+
+// ReasonUnknown is the beginning of the reason of a miss where no candidate has trust, before a colon.
+const ReasonUnknown = "the caches are not known"
 
 // Reason returns the general meaning of the branch in words. The Reason of a [Choice] describes the same branch in the
 // words of the policy that chose.

@@ -15,7 +15,7 @@ func three() []policy.Candidate {
 	c := make([]policy.Candidate, 3)
 	for i := range c {
 		c[i] = policy.Candidate{Worker: &fleet.Worker{ID: fleet.WorkerID(i), URL: fmt.Sprintf("http://w%d", i)}, Holder: fleet.Holder(i), Hash: block.Mix64(uint64(i + 1)),
-			Available: true, BlockSize: 16}
+			Available: true, BlockSize: 16, Trust: fleet.TrustExact}
 	}
 	return c
 }

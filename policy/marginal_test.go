@@ -12,7 +12,7 @@ import (
 func alikeHolders(change func(a, b *policy.Candidate)) []policy.Candidate {
 	c := make([]policy.Candidate, 2)
 	for i := range c {
-		c[i] = policy.Candidate{Worker: &fleet.Worker{ID: fleet.WorkerID(i)}, Holder: fleet.Holder(i), Hash: uint64(i), Available: true, BlockSize: 16}
+		c[i] = policy.Candidate{Worker: &fleet.Worker{ID: fleet.WorkerID(i)}, Holder: fleet.Holder(i), Hash: uint64(i), Available: true, BlockSize: 16, Trust: fleet.TrustExact}
 		c[i].Load.Requests, c[i].Load.Room, c[i].Load.RoomKnown = 1, 1, true
 	}
 	change(&c[0], &c[1])

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/policy"
 )
 
@@ -89,6 +90,32 @@ func TestAChooserOfUnknownRuleDoesNotClaimTheRuleOfAnother(t *testing.T) {
 		got := p.Choose(&policy.Query{PromptTokens: 5000, Known: true}, alikeHolders(c.change))
 		if got.Branch != c.branch || !strings.Contains(got.Reason, c.want) {
 			t.Errorf("%s: %s: %q, want %q", name, got.Branch, got.Reason, c.want)
+		}
+	}
+}
+
+// TestAMissWithoutTrustClaimsNothing: if no cache is known, such as while an index service is down, a miss says nothing
+// about what the workers have. Policies that decide by what they sent themselves keep their words.
+func TestAMissWithoutTrustClaimsNothing(t *testing.T) {
+	for text, want := range map[string]string{
+		"kv_aware":             policy.ReasonUnknown + ": least load",
+		"marginal":             policy.ReasonUnknown + ": the lowest predicted cost",
+		"kv":                   policy.ReasonUnknown + ": the lowest cost in blocks",
+		"precise_prefix_cache": policy.ReasonUnknown + ": the highest score",
+		"cache_aware":          "no worker was sent a part of the prompt before",
+	} {
+		p := parsed(t, text)
+		unknown := three()
+		for i := range unknown {
+			unknown[i].Trust = fleet.TrustNone
+		}
+		if got := p.ReasonAmong(policy.BranchMiss, unknown); !strings.HasPrefix(got, want) {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+		one := three()
+		one[1].Trust, one[2].Trust = fleet.TrustNone, fleet.TrustNone
+		if got := p.ReasonAmong(policy.BranchMiss, one); strings.Contains(got, policy.ReasonUnknown) {
+			t.Errorf("%s: one cache is known: %q", text, got)
 		}
 	}
 }

@@ -154,6 +154,10 @@ type Candidate struct {
 // newest first.
 func explanation(e *gateway.Explanation, s *fleet.Snapshot, origin string, decided []telemetry.Record) *Explanation {
 	r := &e.Record
+	sayWhyUnknown(r, s)
+	if r.Prefill != nil {
+		sayWhyUnknown(r.Prefill, s)
+	}
 	out := &Explanation{
 		Model: r.Model, AskedModel: e.AskedModel, Base: r.Base, LoRA: r.LoRA, Policy: r.Policy, Branch: string(r.Branch), Reason: r.Reason, Summary: r.String(),
 		Rank: r.Rank, Trust: r.Trust.String(), TokenSource: string(e.TokenSource), TokensMissing: string(e.TokensMissing),
@@ -180,6 +184,17 @@ func explanation(e *gateway.Explanation, s *fleet.Snapshot, origin string, decid
 	}
 	out.explainLegs(e, s, decided)
 	return out
+}
+
+// sayWhyUnknown adds to the reason of a miss why the router knows no cache: the reason of the trust in the chosen
+// holder. A policy, which allocates nothing, cannot put the two together.
+func sayWhyUnknown(r *warmpath.Record, s *fleet.Snapshot) {
+	by, unknown := strings.CutPrefix(r.Reason, policy.ReasonUnknown)
+	if !unknown || r.Chosen < 0 {
+		return
+	}
+	_, why := s.Trust(r.Holder)
+	r.Reason = policy.ReasonUnknown + ", because " + why + by
 }
 
 // candidatesOf returns the candidates of r, which is the record of e or of its prefill leg.

@@ -65,6 +65,27 @@ func TestAFallbackSaysHowTheWorkerWithTheLongestMatchFailed(t *testing.T) {
 	}
 }
 
+// TestAnExplanationWithoutTrustClaimsNoMiss: the first worker has a part of the prompt, but while the index service is
+// down the router knows of no cache.
+func TestAnExplanationWithoutTrustClaimsNoMiss(t *testing.T) {
+	a, f := newAdmin(t, admin.DefaultConfig(), nil)
+	for _, w := range f.Snapshot().Workers() {
+		f.SetTrust(w.Holders[0], fleet.TrustNone, "the index service does not answer")
+	}
+	_, text := ask(t, a, "POST", "/admin/explain?policy=marginal", question)
+	var e admin.Explanation
+	if err := json.Unmarshal([]byte(text), &e); err != nil {
+		t.Fatal(err)
+	}
+	const want = "the caches are not known, because the index service does not answer: the lowest predicted cost"
+	if e.Reason != want || !strings.Contains(e.Summary, "("+want+")") {
+		t.Errorf("reason %q, summary %q, want %q", e.Reason, e.Summary, want)
+	}
+	if i := slices.IndexFunc(e.Candidates, func(c admin.Candidate) bool { return c.Chosen }); e.Candidates[i].Why != want {
+		t.Errorf("why %q, want %q", e.Candidates[i].Why, want)
+	}
+}
+
 func TestAnExplanationNamesTheTermsAndTheSession(t *testing.T) {
 	a, _ := newAdmin(t, admin.DefaultConfig(), nil)
 	_, text := ask(t, a, "POST", "/admin/explain?policy=kv_aware", question)
