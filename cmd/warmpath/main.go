@@ -36,10 +36,14 @@ func (e usageError) Unwrap() error { return e.error }
 
 // run executes the command line and returns the exit code.
 func run(args []string, stdout, stderr io.Writer) int {
+	// The first signal ends the command in an orderly way; a second signal ends the process immediately.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// The first signal ends the command in an orderly way; a second signal ends the process immediately.
-	context.AfterFunc(ctx, stop)
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	defer close(signals)
+	defer signal.Stop(signals)
+	go onSecond(signals, func(s os.Signal) { endAtOnce(stderr, s) }) // ends with signals
 
 	root := newRoot()
 	root.SetArgs(joinValues(args))

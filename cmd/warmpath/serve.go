@@ -51,7 +51,8 @@ Service levels are set in the file (service_levels; docs/configure.md).
 The flags of sglang-router, SMG, vllm-router and Dynamo that mean a setting of this router work, too
 (docs/migrate.md); the log says which setting each of them became.
 Flags override the file. The router reads the file again after it changed (watch_interval), and after
-SIGHUP or POST /admin/reload. After SIGTERM the router finishes the requests under way, and then ends.`,
+SIGHUP or POST /admin/reload. After SIGTERM the router finishes the requests under way, and then ends.
+A second SIGTERM, 1 s later or more, ends it at once.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := f.parse(); err != nil {
