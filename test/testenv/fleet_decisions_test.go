@@ -5,7 +5,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 )
 
 // decisionsIn reads the decisions of a log.
@@ -30,13 +29,10 @@ func decisionsIn(t *testing.T, file string) (all []decision) {
 
 // decision is a line of a log of decisions.
 type decision struct {
-	RequestID string    `json:"request_id"`
-	Time      time.Time `json:"time"`
-	Worker    string    `json:"worker"`
-	Session   string    `json:"session_source"`
-	Status    int       `json:"status"`
-	Prompt    int       `json:"prompt_tokens"`
-	Predicted int       `json:"predicted_tokens"`
-	Reported  *int      `json:"reported_tokens"`
-	FirstMS   float64   `json:"first_token_ms"`
+	RequestID string  `json:"request_id"`
+	Worker    string  `json:"worker"`
+	Status    int     `json:"status"`
+	Predicted int     `json:"predicted_tokens"`
+	Reported  *int    `json:"reported_tokens"`
+	FirstMS   float64 `json:"first_token_ms"`
 }
