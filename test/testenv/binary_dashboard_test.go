@@ -38,6 +38,7 @@ var legitimatelyEmpty = []string{
 	"warmpath_sync_",                   // no sync: one router
 	"warmpath_shared_index_",           // no shared index
 	"warmpath_index_service_",          // no index service
+	"warmpath_remote_index_",           // the router has an index of its own
 }
 
 // prometheusTool returns the path of a program of Prometheus that `make interop` installs.
@@ -76,6 +77,7 @@ func dashboardQueries(t *testing.T) map[string]string {
 	t.Helper()
 	var d struct {
 		Panels []struct {
+			ID      int
 			Title   string
 			Targets []struct{ RefID, Expr string }
 		}
@@ -83,8 +85,12 @@ func dashboardQueries(t *testing.T) map[string]string {
 	if err := json.Unmarshal([]byte(read(t, dashboard)), &d); err != nil {
 		t.Fatal(err)
 	}
-	queries := map[string]string{}
+	queries, ids := map[string]string{}, map[int]string{}
 	for _, p := range d.Panels {
+		if other, taken := ids[p.ID]; taken {
+			t.Errorf("two panels have the id %d: %q and %q", p.ID, other, p.Title)
+		}
+		ids[p.ID] = p.Title
 		for _, target := range p.Targets {
 			queries[p.Title+" "+target.RefID] = strings.NewReplacer("$__rate_interval", "1m", "$job", ".*", "$instance", ".*").Replace(target.Expr)
 		}
