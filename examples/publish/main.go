@@ -1,9 +1,9 @@
 // Command publish is an engine of one's own, without a model: it has a cache of blocks with LRU eviction, publishes
 // what it stores and removes, and answers completions of token ids with the number of cached tokens.
 //
-//	go run ./publish -listen 127.0.0.1:8000 -events tcp://127.0.0.1:5557 -replay tcp://127.0.0.1:5657
-//	warmpath serve --worker http://127.0.0.1:8000,events=tcp://127.0.0.1:5557,replay=tcp://127.0.0.1:5657
-//	curl -H 'Content-Type: application/json' -d '{"model":"toy","prompt":[1,2,3]}' http://127.0.0.1:8080/v1/completions
+//	go run -C examples ./publish    # in the repository's root; -h lists the flags
+//	go run ./cmd/warmpath serve --worker http://127.0.0.1:8000,events=tcp://127.0.0.1:5557,replay=tcp://127.0.0.1:5657
+//	curl -i -d '{"model":"toy","prompt":['$(seq -s, 64)']}' 127.0.0.1:8080/v1/completions
 package main
 
 import (
@@ -110,7 +110,9 @@ func (e *engine) run(prompt []uint32) (cachedTokens int, err error) {
 	for i := hit - 1; i >= 0; i-- {
 		e.used.MoveToBack(e.cached[string(hashes[i])])
 	}
-	return hit * e.size, e.publish(prompt, hashes, hit, evicted)
+	// An engine always computes the last token, so a block that has it does not count as cached: vLLM reports 48 of 64
+	// tokens.
+	return min(hit, max(len(prompt)-1, 0)/e.size) * e.size, e.publish(prompt, hashes, hit, evicted)
 }
 
 // publish publishes one step: what it removed, and the blocks from hit on, which it stored.

@@ -58,7 +58,7 @@ func TestTheEnginesCacheIsPublished(t *testing.T) {
 	for _, c := range []struct {
 		prompt string
 		cached int
-	}{{"1,2,3,4,5", 0}, {"1,2,3,4,6,7", 4}, {"1,2,9,9", 2}, {"8,8,8,8", 0}, {"1,2,3,4", 2}, {"[]", -1}} {
+	}{{"1,2,3,4,5", 0}, {"1,2,3,4,6,7", 4}, {"1,2,9,9", 2}, {"8,8,8,8", 0}, {"1,2,3,4", 2}, {"1,2,3,4", 2}, {"1,2,3,4,5", 4}, {"", 0}, {"[]", -1}} {
 		resp, err := http.Post(server.URL+"/v1/completions", "application/json", strings.NewReader(`{"prompt":[`+c.prompt+`]}`))
 		if err != nil {
 			t.Fatal(err)

@@ -2,9 +2,9 @@
 """An engine of one's own, without a model: it has a cache of blocks with LRU eviction, publishes what it stores and
 removes, and answers completions of token ids with the number of cached tokens.
 
-    pip install ./publish/python        # until warmpath-publish is released
-    python engine.py --listen 127.0.0.1:8000 --events tcp://127.0.0.1:5557 --replay tcp://127.0.0.1:5657
-    warmpath serve --worker http://127.0.0.1:8000,events=tcp://127.0.0.1:5557,replay=tcp://127.0.0.1:5657
+    pip install ./publish/python        # in the repository's root, until warmpath-publish is released
+    python publish/examples/engine.py   # --help lists the flags
+    go run ./cmd/warmpath serve --worker http://127.0.0.1:8000,events=tcp://127.0.0.1:5557,replay=tcp://127.0.0.1:5657
 """
 
 import argparse
@@ -52,7 +52,8 @@ class Engine:
                 )
             if events:
                 self.publisher.publish_batch(events)
-        return hit * self.size
+        # An engine always computes the last token, so a block that has it does not count as cached: vLLM reports 48 of 64 tokens.
+        return min(hit, max(len(prompt) - 1, 0) // self.size) * self.size
 
     def flood(self, prompts):
         for _ in range(prompts):
