@@ -291,6 +291,11 @@ f: correct these 2 problems and check again`},
 		{"a token in place of a section", "hub: hf_s3cret", `f:1:6: a value stands where keys with values are expected`},
 		{"a path in place of a model", "models: [/x]", `f:1:10: "/x" stands where a model is expected: a model is written as path: DIR, with name: NAME if there are several` + again},
 		{"a path in place of models", "models: /x", `f:1:9: "/x" stands where a list is expected: a line with - for each, such as - path: DIR`},
+		{"an address without a scheme, in braces", "index: {peers: [router-1:9090]}",
+			`f:1:17: index.peers[0]: "router-1:9090" is not the admin address of a router, such as http://router-2:9090`},
+		{"a key with a value in place of an address", "index: {peers: [router-1: 9090]}", "f:1:17: keys with values stand where a text is expected"},
+		{"braces in place of an address", "index: {peers: [{router-1:9090}]}", "f:1:17: keys with values stand where a text is expected"},
+		{"a quoted key in place of an address", `index: {peers: ["router-1":9090]}`, "f:1:17: keys with values stand where a text is expected"},
 		{"all is well beside it", "breaker: {delay: 5, failures: 2}", `f:1:18: "5" is not a duration such as 50ms, 2s or 1m30s`},
 	} {
 		cfg := Default()

@@ -343,8 +343,8 @@ func (r *reader) list(node ast.Node, v reflect.Value) {
 }
 
 func (r *reader) scalar(node ast.Node, v reflect.Value) {
-	if url, ok := splitURL(node); ok && v.Kind() == reflect.String {
-		v.SetString(url)
+	if address, ok := splitAddress(node); ok && v.Kind() == reflect.String {
+		v.SetString(address)
 		return
 	}
 	if _, ok := node.(ast.ScalarNode); !ok {
@@ -363,16 +363,16 @@ func (r *reader) scalar(node ast.Node, v reflect.Value) {
 	}
 }
 
-// splitURL returns a URL that the parser took for a key with a value. In a list inside of braces, such as
-// {routes: [nats-route://host:4248]}, it takes the port for the value, although YAML 1.2 asks for a space after a key's
-// colon.
-func splitURL(node ast.Node) (url string, ok bool) {
+// splitAddress returns an address with a port that the parser took for a key with a value. In a list inside of braces,
+// such as {routes: [nats-route://host:4248]} and {peers: [host:9090]}, it takes the port for the value, although YAML
+// 1.2 asks for a space after a key's colon.
+func splitAddress(node ast.Node) (address string, ok bool) {
 	m, ok := node.(*ast.MappingNode)
-	if !ok || len(m.Values) != 1 {
+	if !ok || m.IsFlowStyle || len(m.Values) != 1 {
 		return "", false
 	}
 	key, value := m.Values[0].Key.GetToken(), m.Values[0].Value
-	if _, number := value.(*ast.IntegerNode); !number || !strings.Contains(key.Value, "://") {
+	if _, number := value.(*ast.IntegerNode); !number {
 		return "", false
 	}
 	at, port := key.Position, value.GetToken()
