@@ -79,8 +79,10 @@ const (
 	// maxPlaced and maxPlacedKeys bound the placements in memory: 64 MiB of keys.
 	maxPlaced     = 1 << 16
 	maxPlacedKeys = 1 << 23
-	// placedPerWrite bounds the prompts of one write.
+	// placedPerWrite and keysPerWrite bound the prompts of one write. A server takes some 0.2 s for so many keys. A
+	// longer prompt has a write of its own.
 	placedPerWrite = 64
+	keysPerWrite   = 1 << 15
 	// maxAbsent is about how many workers that left are remembered: they may come back as another process.
 	maxAbsent = 1024
 	// identifyTime is Placements.patience: three questions about load, by which a router learns when a process began.
@@ -147,22 +149,31 @@ func (p *Placements) sent(id uint64, cached bool) {
 	}
 }
 
-// take returns prompts to write, at most placedPerWrite.
+// queued returns how many prompts wait.
+func (p *Placements) queued() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.waiting)
+}
+
+// take returns prompts for one write.
 func (p *Placements) take() []placed {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n := min(len(p.waiting), placedPerWrite)
-	some := p.waiting[:n:n]
-	for _, one := range some {
-		p.keys -= len(one.keys)
+	n, keys := 0, 0
+	for n < min(len(p.waiting), placedPerWrite) && (n == 0 || keys+len(p.waiting[n].keys) <= keysPerWrite) {
+		keys += len(p.waiting[n].keys)
+		n++
 	}
+	some := p.waiting[:n:n]
+	p.keys -= keys
 	if p.waiting = p.waiting[n:]; len(p.waiting) == 0 {
 		p.waiting = nil
 	}
 	return some
 }
 
-// putBack lets prompts wait again.
+// putBack lets prompts wait again, behind all others.
 func (p *Placements) putBack(early []placed) {
 	if len(early) == 0 {
 		return
@@ -172,7 +183,7 @@ func (p *Placements) putBack(early []placed) {
 	for _, one := range early {
 		p.keys += len(one.keys)
 	}
-	p.waiting = append(early, p.waiting...)
+	p.waiting = append(p.waiting, early...)
 }
 
 // Run writes until ctx ends. While the server does not answer, it drops what comes. It returns nil.
@@ -219,22 +230,14 @@ func (p *Placements) session(ctx context.Context) error {
 	tick := time.NewTicker(p.config.Lease / beatsPerLease)
 	defer tick.Stop()
 	for {
-		if err := p.forgetRestarted(ctx, client, scripts); err != nil {
-			return err
-		}
-		var all []placed // that are too early to be written
-		for some := p.take(); len(some) > 0; some = p.take() {
-			present, holders, early := p.holders(some)
-			all = append(all, early...)
-			p.counts.dropped.Add(int64(len(some) - len(present) - len(early)))
-			if err := p.write(ctx, client, scripts, present, holders); err != nil {
-				p.counts.dropped.Add(int64(len(present) + len(all)))
+		// Prompts that come meanwhile, and those that are put back, wait for the next round.
+		for left, first := p.queued(), true; left > 0 || first; first = false {
+			some := p.take()
+			left -= len(some)
+			if err := p.share(ctx, client, scripts, some); err != nil {
 				return err
 			}
-			p.counts.written.Add(int64(len(present)))
-			p.problem.over()
 		}
-		p.putBack(all)
 		select {
 		case <-p.wake:
 		case <-tick.C:
@@ -242,6 +245,27 @@ func (p *Placements) session(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// share writes some prompts. It looks for workers that began anew before each write: under load there is no other time.
+func (p *Placements) share(ctx context.Context, client valkey.Client, scripts map[string]string, some []placed) error {
+	if err := p.forgetRestarted(ctx, client, scripts); err != nil {
+		p.counts.dropped.Add(int64(len(some)))
+		return err
+	}
+	present, holders, early := p.holders(some)
+	p.putBack(early)
+	p.counts.dropped.Add(int64(len(some) - len(present) - len(early)))
+	if len(present) == 0 {
+		return nil
+	}
+	if err := p.write(ctx, client, scripts, present, holders); err != nil {
+		p.counts.dropped.Add(int64(len(present)))
+		return err
+	}
+	p.counts.written.Add(int64(len(present)))
+	p.problem.over()
+	return nil
 }
 
 // forgetRestarted takes the slots of workers away that began anew, with an empty cache. It is needed for engines that
@@ -282,9 +306,6 @@ func (p *Placements) call(ctx context.Context, client valkey.Client, script stri
 
 // write writes some prompts under the slots that their holders have in the present period.
 func (p *Placements) write(ctx context.Context, client valkey.Client, scripts map[string]string, some []placed, holders []string) error {
-	if len(some) == 0 {
-		return nil
-	}
 	series, floor, slots, err := p.slots(ctx, client, scripts[placedScript], holders)
 	if err != nil {
 		return err

@@ -245,6 +245,71 @@ func TestPromptsWaitUntilTheProcessIsKnown(t *testing.T) {
 	})
 }
 
+// load lets short prompts wait at a holder all the time, until the test ends.
+func (l *learners) load(router, holder int) {
+	p, url := l.placements[router], fmt.Sprint("http://worker-", holder)
+	id, _ := l.fleets[router].Find(url)
+	one := placed{worker: url, id: id, incarnation: l.fleets[router].Snapshot().ByID(id).Incarnation, size: 16, keys: []block.Key{1}}
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		testenv.Poll(time.Hour, func() bool {
+			p.mu.Lock()
+			for len(p.waiting) < 30_000 { // more than the server takes until the next call
+				p.waiting, p.keys = append(p.waiting, one), p.keys+1
+			}
+			p.mu.Unlock()
+			select {
+			case p.wake <- struct{}{}:
+			default:
+			}
+			return ctx.Err() != nil
+		})
+	})
+	l.Cleanup(func() { stop(); running.Wait() })
+}
+
+// More prompts than the server takes wait all the time. Meanwhile worker 1 begins anew, and worker 2 tells its process.
+func TestOverloadHidesNoProcess(t *testing.T) {
+	l := learning(t, testenv.StartValkey(t, "valkey"), time.Hour)
+	l.stops[0]()
+	l.patience = time.Hour
+	l.start(0, time.Hour)
+	for router := range 2 {
+		l.answered(router, 0, 100)
+		l.answered(router, 1, 100)
+	}
+	l.answered(1, 2, 100)
+	l.send(0, 1, 1)
+	testenv.Until(t, "the prompt at worker 1 is known", func() bool { return l.blocks(1, 1) == [3]int{0, 40, 0} })
+	l.load(0, 0)
+	l.send(0, 2, 2)
+	l.answered(0, 1, 200)
+	testenv.Until(t, "the prompt at the old process is forgotten", func() bool { return l.blocks(1, 1) == [3]int{} })
+	if n := l.answer(1, 2); n != [3]int{} {
+		t.Errorf("the prompt at a worker whose process is not known counts as %v", n)
+	}
+	l.answered(0, 2, 100)
+	testenv.Until(t, "the prompt at the process that is known now is written", func() bool { return l.blocks(1, 2) == [3]int{0, 0, 40} })
+}
+
+// One write takes the server not too long.
+func TestAWriteHasABoundOfKeys(t *testing.T) {
+	p := NewPlacements(DefaultConfig(), PlacementsParts{})
+	for _, n := range []int{keysPerWrite / 2, keysPerWrite / 2, 1, 3 * keysPerWrite, 1} {
+		p.putBack([]placed{{keys: make([]block.Key, n)}})
+	}
+	p.putBack(make([]placed, placedPerWrite))
+	for i, want := range []int{2, 1, 1, placedPerWrite, 1, 0} {
+		if n := len(p.take()); n != want {
+			t.Errorf("write %d has %d prompts, want %d", i, n, want)
+		}
+	}
+	if p.keys != 0 {
+		t.Errorf("%d keys are left", p.keys)
+	}
+}
+
 // Routers with different TTLs share no placements, and do not disturb each other.
 func TestEachTTLHasPlacementsOfItsOwn(t *testing.T) {
 	l := learning(t, testenv.StartValkey(t, "valkey"), time.Hour)
