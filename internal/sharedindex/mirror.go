@@ -49,7 +49,8 @@ type book struct {
 	after uint64 // mirror.queued when everything was told: the slot is whole when so many changes are written
 	whole bool   // everything that the index claims was written under the slot
 	empty bool   // the index claims nothing of the holder, so a new slot is whole at once
-	full  bool   // the server was full and refused some blocks
+	full  bool   // the server was full and refused some blocks, since the blocks were told from the start
+	lacks bool   // blocks that the server refused were not written again yet
 
 	groups       []kvindex.GroupStats
 	anyTierOrder bool
@@ -94,7 +95,7 @@ func (m *mirror) hear(made warmpath.MadeIndex, c *kvindex.Change) {
 		m.changed = true
 	case kvindex.Forgotten:
 		m.retire(b)
-		b.groups, b.anyTierOrder, b.unprovable, b.empty = nil, false, false, true
+		b.groups, b.anyTierOrder, b.unprovable, b.empty, b.lacks = nil, false, false, true, false
 	case kvindex.Cleared:
 		m.retire(b) // the other tiers are written again, which is rare
 	case kvindex.Added, kvindex.Dropped:
@@ -163,6 +164,7 @@ func (m *mirror) wrote(upTo uint64) (changed bool) {
 	for _, b := range m.books {
 		if b.slot != 0 && !b.whole && b.next < 0 && b.after <= upTo {
 			b.whole, m.changed = true, true
+			b.lacks = b.lacks && b.full
 		}
 	}
 	changed, m.changed = m.changed, false
@@ -297,7 +299,7 @@ func (m *mirror) tellAgain() {
 	defer m.mu.Unlock()
 	for _, b := range m.books {
 		if b.slot != 0 && b.next < 0 {
-			b.next, b.full = 0, false
+			b.next, b.whole, b.full = 0, b.whole && !b.full, false
 		}
 	}
 }
@@ -319,7 +321,19 @@ func (m *mirror) refused(ops []op) {
 	defer m.mu.Unlock()
 	for _, b := range m.books {
 		if slices.ContainsFunc(ops, func(o op) bool { return o.slot == b.slot }) {
-			b.full, m.changed = true, true
+			b.full, b.lacks, m.changed = true, true, true
 		}
 	}
+}
+
+// lacking reports whether the server lacks blocks of some holder because it was full.
+func (m *mirror) lacking() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, b := range m.books {
+		if b.lacks {
+			return true
+		}
+	}
+	return false
 }

@@ -17,7 +17,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/kvindex"
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
@@ -203,5 +205,52 @@ func TestAnIndexThatNobodyWritesSaysWhatToStart(t *testing.T) {
 			level, why := f.Snapshot().Trust(0)
 			return level == fleet.TrustNone && strings.Contains(why, "no writer of the shared index knows")
 		})
+	})
+}
+
+// A server that is full is a problem of its own, which begins and ends in one session, also more than once.
+func TestEachTimeThatTheServerIsFullIsLogged(t *testing.T) {
+	onEach(t, func(t *testing.T, s *testenv.ValkeyServer) {
+		h, err := block.NewHasher(block.XXH3, 16)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, log := newBench(t, s, 1).mirror(h, kvindex.Config{}), new(testenv.Buffer)
+		m.writer.parts.Log = slog.New(slog.NewTextHandler(log, nil))
+		m.writer.problem.log, m.writer.full.log = m.writer.parts.Log, m.writer.parts.Log
+		w := &world{T: t, hasher: h, index: m.index}
+		retry := func() {
+			m.writer.retried = time.Time{}
+			m.settle()
+		}
+		logged := func(when string, full, over int) {
+			t.Helper()
+			if a, b := strings.Count(log.String(), "is full"), strings.Count(log.String(), "no longer full"); a != full || b != over {
+				t.Fatalf("%s, it is logged %d times that the server is full, and %d times that it is no longer, want %d and %d:\n%s", when, a, b, full, over, log.String())
+			}
+		}
+		for round := range 3 {
+			command(t, s, "CONFIG", "SET", "maxmemory", "1mb") // less than the server has
+			w.store(0, uint64(round))
+			m.settle()
+			logged("after the server refused blocks", round+1, round)
+			retry()
+			logged("after it refused them again", round+1, round)
+			m.writer.mirror.tellAgain()
+			if m.writer.mirror.copies()[0].whole || !m.writer.mirror.lacking() {
+				t.Error("a holder counts as whole while the blocks that the server refused are told again")
+			}
+			m.settle()
+			logged("after all blocks were told again", round+1, round)
+			command(t, s, "CONFIG", "SET", "maxmemory", "0")
+			retry()
+			logged("after it took them", round+1, round+1)
+		}
+		command(t, s, "CONFIG", "SET", "maxmemory", "1mb")
+		w.store(0, 4)
+		m.settle()
+		m.index.Forget(0)
+		m.settle()
+		logged("after the holder was forgotten", 4, 4)
 	})
 }

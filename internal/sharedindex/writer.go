@@ -56,6 +56,7 @@ type Writer struct {
 	retried time.Time // when blocks that the server refused were told again
 	scripts map[string]string
 	problem problem
+	full    problem // the server refuses blocks
 }
 
 // deadSlot is a slot that this writer retired. Its entries are dropped from records that change.
@@ -69,7 +70,7 @@ func NewWriter(cfg Config, parts WriterParts) *Writer {
 	var id [8]byte
 	rand.Read(id[:]) // never fails
 	return &Writer{config: cfg, parts: parts, names: newNames(cfg), id: hex.EncodeToString(id[:]), mirror: newMirror(cfg.Queue),
-		problem: newProblem(parts.Log, cfg)}
+		problem: newProblem(parts.Log, cfg), full: newProblem(parts.Log, cfg)}
 }
 
 // IndexChanged is for [warmpath.Options.IndexChanged].
@@ -218,6 +219,10 @@ func (w *Writer) step(ctx context.Context, client valkey.Client) (busy bool, err
 	}
 	if w.mirror.wrote(upTo) || now.Sub(w.beat) >= w.config.Lease/beatsPerLease {
 		err = w.describe(ctx, client, now)
+	}
+	if w.full.last != "" && !w.mirror.lacking() {
+		w.full.over()
+		w.parts.Log.Info("the server of the shared index is no longer full: all blocks are written", "server", w.config.Address())
 	}
 	return busy || len(ops) > 0, err
 }
@@ -436,7 +441,7 @@ func (w *Writer) writeSome(ctx context.Context, client valkey.Client, ops []op) 
 		if e, ok := valkey.IsValkeyErr(err); ok && calls[i][0].add && strings.HasPrefix(e.Error(), "OOM") {
 			w.counts.refused.Add(int64(len(calls[i])))
 			w.mirror.refused(calls[i])
-			w.problem.tell("the server of the shared index is full", err)
+			w.full.tell("the server of the shared index is full", err)
 			continue
 		}
 		if err != nil {
