@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"strings"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/kvindex"
@@ -24,6 +26,9 @@ const (
 	maxDescription     = 32 << 20 // bytes
 	maxHolders         = 1 << 17  // in all descriptions
 )
+
+// descriptionHead is how a description begins, up to its serial.
+var descriptionHead = fmt.Sprintf(`{"version":%d,"serial":`, descriptionVersion)
 
 // holderEntry is one holder of a description.
 type holderEntry struct {
@@ -67,6 +72,51 @@ func decodeDescription(text string) (*description, error) {
 		}
 	}
 	return d, nil
+}
+
+// descriptions are what writers said last. A sign of life often has only another serial, and decoding thousands of
+// holders takes milliseconds.
+type descriptions struct {
+	last map[string]decoded // by the id of the writer
+}
+
+type decoded struct {
+	text string // without the serial
+	d    *description
+}
+
+// decode decodes what a writer says. The caller does not change the answer, which has the serial of an earlier text if
+// the rest is equal.
+func (s *descriptions) decode(id, text string) (*description, error) {
+	same := withoutSerial(text)
+	if last, ok := s.last[id]; ok && last.text == same {
+		return last.d, nil
+	}
+	d, err := decodeDescription(text)
+	if err != nil {
+		return nil, err
+	}
+	if s.last == nil {
+		s.last = map[string]decoded{}
+	}
+	s.last[id] = decoded{same, d}
+	return d, nil
+}
+
+// keep forgets all writers but those of texts.
+func (s *descriptions) keep(texts map[string]string) {
+	maps.DeleteFunc(s.last, func(id string, _ decoded) bool { return texts[id] == "" })
+}
+
+// withoutSerial returns the part of a description after its serial, or all of it if it does not begin as writers of
+// this version write it. Two descriptions with the same part say the same of holders.
+func withoutSerial(text string) string {
+	rest, ok := strings.CutPrefix(text, descriptionHead)
+	after := strings.TrimLeft(rest, "0123456789")
+	if n := len(rest) - len(after); !ok || n == 0 || n > 19 || rest[0] == '0' { // the serial may be no valid number
+		return text
+	}
+	return after
 }
 
 // measure returns how the holder's blocks are measured.

@@ -47,6 +47,7 @@ type Reader struct {
 	poke   chan struct{} // has an element if the server should be asked at once
 	pool   sync.Pool     // of *lookup
 	late   atomic.Int64  // lookups that were late since the last answer
+	heard  descriptions  // belongs to Run's goroutine
 
 	mu      sync.Mutex               // guards the fields below
 	trusted map[fleet.Holder]opinion // what the reader told the fleet last
@@ -298,9 +299,10 @@ func (r *Reader) follow(ctx context.Context, client valkey.Client) error {
 	if err != nil && !valkey.IsValkeyNil(err) {
 		return fmt.Errorf("read the series: %w", err)
 	}
+	r.heard.keep(texts)
 	var all []*description
 	for _, id := range slices.Sorted(maps.Keys(texts)) {
-		d, err := decodeDescription(texts[id])
+		d, err := r.heard.decode(id, texts[id])
 		if err != nil {
 			r.counts.invalid.Add(1)
 			r.complain(err)

@@ -53,6 +53,7 @@ type Writer struct {
 	counted time.Time // when the series was looked at
 	again   time.Time // when all entries are written again
 	listed  time.Time // when the other writers were looked at
+	heard   descriptions
 	retried time.Time // when blocks that the server refused were told again
 	scripts map[string]string
 	problem problem
@@ -366,8 +367,9 @@ func (w *Writer) lookAround(ctx context.Context, client valkey.Client, now time.
 			lowest = min(lowest, b.slot)
 		}
 	}
+	w.heard.keep(texts)
 	for id, text := range texts {
-		d, err := decodeDescription(text)
+		d, err := w.heard.decode(id, text)
 		if err != nil {
 			return nil // another version: its slots are not known
 		}
