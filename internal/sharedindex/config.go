@@ -231,6 +231,20 @@ func (c Config) options(n network.Network) (valkey.ClientOption, error) {
 	return o, nil
 }
 
+// orderedClient returns a client that keeps the order of its commands: it has one connection to each server.
+func (c Config) orderedClient(n network.Network) (valkey.Client, error) {
+	o, err := c.options(n)
+	if err != nil {
+		return nil, err
+	}
+	o.PipelineMultiplex = -1
+	if c.Cluster {
+		o.PipelineMultiplex = 0
+	}
+	o.ConnWriteTimeout = writeTimeout
+	return valkey.NewClient(o)
+}
+
 // multiplex returns Connections as the client takes it: the logarithm, and -1 for one connection.
 func (c Config) multiplex() int {
 	if c.Connections == 1 {

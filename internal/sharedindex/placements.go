@@ -209,16 +209,7 @@ func (p *Placements) drop() {
 }
 
 func (p *Placements) session(ctx context.Context) error {
-	o, err := p.config.options(p.parts.Network)
-	if err != nil {
-		return err
-	}
-	o.PipelineMultiplex = -1
-	if p.config.Cluster {
-		o.PipelineMultiplex = 0
-	}
-	o.ConnWriteTimeout = writeTimeout
-	client, err := valkey.NewClient(o)
+	client, err := p.config.orderedClient(p.parts.Network)
 	if err != nil {
 		return err
 	}

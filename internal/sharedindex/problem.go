@@ -14,8 +14,8 @@ import (
 	"github.com/warmpath/warmpath/internal/api"
 )
 
-// ErrNoServer means that the server of the shared index does not answer at present.
-var ErrNoServer = errors.New("the server of the shared index does not answer")
+// errNoServer means that the server of the shared index does not answer at present.
+var errNoServer = errors.New("the server of the shared index does not answer")
 
 // remedies are what to do about an error. The first one whose text is in the error counts.
 var remedies = []struct{ text, remedy string }{
@@ -112,5 +112,5 @@ func (p *problem) reasonOf(err error) string {
 	if answer := new(valkey.ValkeyError); errors.As(err, &answer) {
 		return "the server of the shared index answers: " + problemOf(err, p.secrets...)
 	}
-	return ErrNoServer.Error()
+	return errNoServer.Error()
 }

@@ -141,7 +141,7 @@ func TestAServerThatIsNotThereIsTheReason(t *testing.T) {
 	f, _ := reading(t, cfg)
 	testenv.Until(t, "the reason is the server", func() bool {
 		_, why := f.Snapshot().Trust(0)
-		return why == "learned from requests, because "+ErrNoServer.Error()
+		return why == "learned from requests, because "+errNoServer.Error()
 	})
 }
 

@@ -417,7 +417,7 @@ func (r *Reader) Match(ctx context.Context, q *warmpath.Lookup) error {
 	t, client := r.table.Load(), r.client.Load()
 	if t == nil || client == nil {
 		r.counts.failed.Add(1)
-		return ErrNoServer
+		return errNoServer
 	}
 	if q.Matches = q.Matches[:0]; len(q.Keys) == 0 {
 		return nil

@@ -102,16 +102,7 @@ func (w *Writer) Run(ctx context.Context) error {
 // session connects, and writes until ctx ends or something fails. Everything is written anew in each session.
 func (w *Writer) session(ctx context.Context) error {
 	defer w.counts.connected.Store(false)
-	o, err := w.config.options(w.parts.Network)
-	if err != nil {
-		return err
-	}
-	o.PipelineMultiplex = -1 // one connection keeps the changes in order
-	if w.config.Cluster {
-		o.PipelineMultiplex = 0
-	}
-	o.ConnWriteTimeout = writeTimeout
-	client, err := valkey.NewClient(o)
+	client, err := w.config.orderedClient(w.parts.Network)
 	if err != nil {
 		return err
 	}
