@@ -78,7 +78,7 @@ type unfound struct {
 	learned bool // they are learned placements
 }
 
-// tellDiffering logs the blocks that can not be found, each once while it is so. Callers hold r.mu.
+// tellDiffering logs the blocks that can not be found, each once while it is so.
 func (r *Reader) tellDiffering(differing map[unfound]*holderEntry, k *keyings) {
 	for blocks, e := range differing {
 		if r.differing[blocks] != nil {

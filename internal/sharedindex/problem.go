@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/valkey-io/valkey-go"
@@ -59,12 +60,15 @@ func problemOf(err error, secrets ...string) string {
 	return short
 }
 
-// problem logs what goes wrong at the server. A problem that goes on is logged once. It has no lock of its own.
+// problem logs what goes wrong at the server. A problem that goes on is logged once. All methods are safe for
+// concurrent use.
 type problem struct {
 	log     *slog.Logger
 	server  string // its address
 	secrets []string
-	last    string // the problem that goes on; "": none
+
+	mu   sync.Mutex // guards the field below; it is not held while the log is written
+	last string     // the problem that goes on; "": none
 }
 
 func newProblem(log *slog.Logger, cfg Config) problem {
@@ -73,14 +77,25 @@ func newProblem(log *slog.Logger, cfg Config) problem {
 
 // tell logs err, unless it was logged last. what says what it means. Without an error it does nothing.
 func (p *problem) tell(what string, err error) {
-	if text := problemOf(err, p.secrets...); text != p.last && err != nil {
-		p.last = text
+	if err == nil {
+		return
+	}
+	text := problemOf(err, p.secrets...)
+	if p.become(text) != text {
 		p.log.Warn(what, "server", p.server, "error", text)
 	}
 }
 
-// over says that the problem does not go on.
-func (p *problem) over() { p.last = "" }
+// over says that the problem does not go on. It reports whether there was one.
+func (p *problem) over() bool { return p.become("") != "" }
+
+// become changes the problem that goes on, and returns the one before.
+func (p *problem) become(text string) (last string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	last, p.last = p.last, text
+	return last
+}
 
 // firstRetry and lastRetry bound the wait between two sessions.
 const (

@@ -175,6 +175,56 @@ func TestAProblemHasTheSameTextOnEachConnection(t *testing.T) {
 	}
 }
 
+// stuckLog is a log that takes no line until free is closed. stuck is closed when it has got a line.
+type stuckLog struct {
+	once        sync.Once
+	stuck, free chan struct{}
+}
+
+func (l *stuckLog) Write(line []byte) (int, error) {
+	l.once.Do(func() { close(l.stuck) })
+	<-l.free
+	return len(line), nil
+}
+
+// A request whose lookup failed does not wait for a log that is slow, except for its own line.
+func TestNobodyWaitsForTheLogOfOthers(t *testing.T) {
+	down := errors.New("no answer")
+	for what, line := range map[string]func(*Reader){
+		"the server is lost":  func(r *Reader) { r.lost(down) },
+		"the server is there": func(r *Reader) { r.use("", nil, 0, nil) },
+		"keys differ": func(r *Reader) {
+			r.counts.connected.Store(true)
+			r.use("", []*description{{Holders: []holderEntry{{URL: "http://worker-0", Slot: 1, BlockSize: 16, Algorithm: "other"}}}}, 1, nil)
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			log := &stuckLog{stuck: make(chan struct{}), free: make(chan struct{})}
+			xxh3 := func(string) (block.Algorithm, int, bool) { return block.XXH3, 16, true }
+			r := NewReader(DefaultConfig(), ReaderParts{Fleet: fleetOf(1), Keying: xxh3, Log: slog.New(slog.NewTextHandler(log, nil))})
+			var running sync.WaitGroup
+			defer running.Wait()
+			defer close(log.free)
+			running.Go(func() { line(r) })
+			<-log.stuck
+			r.problem.become(problemOf(down)) // it was logged
+			done := make(chan struct{})
+			running.Go(func() {
+				r.lost(down)
+				close(done)
+			})
+			testenv.Until(t, "another request goes on", func() bool {
+				select {
+				case <-done:
+					return true
+				default:
+					return false
+				}
+			})
+		})
+	}
+}
+
 // A server without TLS waits for the rest of the line that it believes to get.
 func TestAPortWithoutTLSIsNamed(t *testing.T) {
 	cfg := DefaultConfig()

@@ -37,24 +37,26 @@ type ReaderParts struct {
 // Reader looks prompts up in a shared index, and sets the trust of the fleet's holders from what the writers say. While
 // the server does not answer, no holder is trusted. All methods are safe for concurrent use.
 type Reader struct {
-	config Config
-	parts  ReaderParts
-	names  names
-	counts counters
-	cache  *cache
-	table  atomic.Pointer[table]
-	client atomic.Pointer[valkey.Client]
-	poke   chan struct{} // has an element if the server should be asked at once
-	pool   sync.Pool     // of *lookup
-	late   atomic.Int64  // lookups that were late since the last answer
-	heard  descriptions  // belongs to Run's goroutine
-
-	mu      sync.Mutex               // guards the fields below
-	trusted map[fleet.Holder]opinion // what the reader told the fleet last
+	config  Config
+	parts   ReaderParts
+	names   names
+	counts  counters
+	cache   *cache
+	table   atomic.Pointer[table]
+	client  atomic.Pointer[valkey.Client]
+	poke    chan struct{} // has an element if the server should be asked at once
+	pool    sync.Pool     // of *lookup
+	late    atomic.Int64  // lookups that were late since the last answer
 	problem problem
-	alone   bool // the log says that nobody writes
+
+	// The fields below belong to Run's goroutine.
+	heard descriptions
+	alone bool // the log says that nobody writes
 	// differing are the blocks that can not be found, with an entry of a holder of some.
 	differing map[unfound]*holderEntry
+
+	mu      sync.Mutex               // guards the field below; it is not held while the log is written
+	trusted map[fleet.Holder]opinion // what the reader told the fleet last
 }
 
 // opinion is a level of trust with its reason.
@@ -176,6 +178,12 @@ func (r *Reader) lost(err error) {
 	}
 	r.counts.writers.Store(0)
 	r.counts.holders.Store(0)
+	r.distrust(err)
+	r.problem.tell("the shared index is not read, so load alone decides; trying again", err)
+}
+
+// distrust takes the trust of all holders away. err is why, or nil if the reader ends.
+func (r *Reader) distrust(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	why := r.problem.reasonOf(err)
@@ -192,7 +200,6 @@ func (r *Reader) lost(err error) {
 			}
 		}
 	}
-	r.problem.tell("the shared index is not read, so load alone decides; trying again", err)
 }
 
 // trust tells the fleet how far a holder's entries can be believed. Callers hold r.mu.
@@ -216,7 +223,7 @@ func (r *Reader) unknown(w *fleet.Worker, h fleet.Holder, why string) {
 const nobodyWrites = "nobody writes the shared index: start warmpath index, or a router with index.valkey.write, with the same url, prefix and database"
 
 // greet logs that the index is read, and whether somebody writes it. writers are the writers with a sign of life, and
-// all those that count. Callers hold r.mu.
+// all those that count.
 func (r *Reader) greet(writers, all int, snap *fleet.Snapshot) {
 	if r.counts.connected.CompareAndSwap(false, true) {
 		r.problem.over()
@@ -305,7 +312,7 @@ func (r *Reader) follow(ctx context.Context, client valkey.Client) error {
 		d, err := r.heard.decode(id, texts[id])
 		if err != nil {
 			r.counts.invalid.Add(1)
-			r.complain(err)
+			r.problem.tell("a writer of the shared index is left out", err)
 			continue
 		}
 		if string(d.Series) == series {
@@ -318,12 +325,6 @@ func (r *Reader) follow(ctx context.Context, client valkey.Client) error {
 	}
 	r.use(series, all, len(texts), learned)
 	return nil
-}
-
-func (r *Reader) complain(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.problem.tell("a writer of the shared index is left out", err)
 }
 
 // use makes a new table. If several writers describe a holder, it uses one with the router's keys, of these the one
@@ -357,11 +358,24 @@ func (r *Reader) use(series string, all []*description, writers int, learned *pl
 		}
 	}
 	r.takeSizes(snap, best, keys)
-	t, differing := &table{names: r.names.records(series, 'b'), bySlot: map[uint32]int{}}, map[unfound]*holderEntry{}
 	missing := "no writer of the shared index knows this worker"
 	if writers == 0 {
 		missing = nobodyWrites
 	}
+	t, differing := r.believe(snap, best, keys, missing)
+	t.names = r.names.records(series, 'b')
+	t.learned = r.learnedTable(snap, places, learned, keys, differing)
+	r.table.Store(t)
+	r.counts.writers.Store(int64(len(all)))
+	r.counts.holders.Store(int64(len(t.seats)))
+	r.greet(writers, len(all), snap)
+	r.tellDiffering(differing, keys)
+}
+
+// believe sets the trust of all holders. It returns a table of those whose blocks can be found, and what can not be
+// found. missing is why a holder without an entry is not trusted.
+func (r *Reader) believe(snap *fleet.Snapshot, best map[fleet.Holder]*holderEntry, keys *keyings, missing string) (*table, map[unfound]*holderEntry) {
+	t, differing := &table{bySlot: map[uint32]int{}}, map[unfound]*holderEntry{}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	maps.DeleteFunc(r.trusted, func(h fleet.Holder, _ opinion) bool { return snap.Worker(h) == nil })
@@ -395,12 +409,7 @@ func (r *Reader) use(series string, all []*description, writers int, learned *pl
 			t.seats = append(t.seats, s)
 		}
 	}
-	t.learned = r.learnedTable(snap, places, learned, keys, differing)
-	r.table.Store(t)
-	r.counts.writers.Store(int64(len(all)))
-	r.counts.holders.Store(int64(len(t.seats)))
-	r.greet(writers, len(all), snap)
-	r.tellDiffering(differing, keys)
+	return t, differing
 }
 
 func betterThan(a, b *holderEntry) bool {

@@ -212,8 +212,7 @@ func (w *Writer) step(ctx context.Context, client valkey.Client) (busy bool, err
 	if w.mirror.wrote(upTo) || now.Sub(w.beat) >= w.config.Lease/beatsPerLease {
 		err = w.describe(ctx, client, now)
 	}
-	if w.full.last != "" && !w.mirror.lacking() {
-		w.full.over()
+	if !w.mirror.lacking() && w.full.over() {
 		w.parts.Log.Info("the server of the shared index is no longer full: all blocks are written", "server", w.config.Address())
 	}
 	return busy || len(ops) > 0, err
