@@ -237,7 +237,7 @@ func (feed *Feed) giveOffered(f *follower) error {
 // asked says how often a checkpoint of a holder was asked for.
 type asked struct {
 	times int
-	next  time.Time
+	next  time.Time // when the next question is due; zero: now
 }
 
 // The pauses between two questions for a checkpoint of one holder. The first questions follow fast: a router that is
@@ -248,25 +248,55 @@ const (
 	lastPause  = time.Minute
 )
 
-// Lacking returns the holders whose history is not whole, and of which a checkpoint would help now. Each call counts
-// as a question for these holders, and the pauses between the questions grow. soon reports that the next question for
-// some holder is due within a second. [Feed.Lacks] tells when a call is worth it.
-func (feed *Feed) Lacking(now time.Time) (all []Place, soon bool) {
-	for _, f := range feed.list() {
-		lacks := f.lacking()
-		feed.mu.Lock()
-		switch {
-		case !lacks:
-			f.asked = asked{}
-		case !now.Before(f.asked.next):
-			f.asked.next = now.Add(min(firstPause<<min(f.asked.times, 16), lastPause))
-			f.asked.times++
-			all = append(all, Place{f.url, f.rank})
-		}
-		soon = soon || lacks && f.asked.next.Sub(now) < time.Second
-		feed.mu.Unlock()
+// pause returns the time between the last question and the next one.
+func (a *asked) pause() time.Duration { return min(firstPause<<min(max(a.times-1, 0), 16), lastPause) }
+
+// Lacking returns up to limit holders whose history is not whole, and of which a checkpoint would help now: those that
+// have waited longest. Each call counts as a question for the holders that it returns, and for no other ones; the
+// pauses between the questions for one holder grow. next is the time of the next question for some holder; it is zero
+// if there will be none. [Feed.Lacks] tells when a call before next is worth it.
+//
+// Questions come together: if one is due, the questions that have waited for three quarters of their pauses are due,
+// too. Otherwise 10,000 holders that no other router knows would be asked about one by one.
+func (feed *Feed) Lacking(now time.Time, limit int) (due []Place, next time.Time) {
+	all := feed.list()
+	lacking := make([]bool, len(all))
+	for i, f := range all {
+		lacking[i] = f.lacking() // takes the lock of the stream, so feed.mu is not held
 	}
-	return all, soon
+	feed.mu.Lock()
+	defer feed.mu.Unlock()
+	var waiting []*follower
+	for i, f := range all {
+		if lacking[i] {
+			waiting = append(waiting, f)
+		} else {
+			f.asked = asked{}
+		}
+	}
+	if len(waiting) == 0 {
+		return nil, time.Time{}
+	}
+	sooner := func(a, b *follower) int { return a.asked.next.Compare(b.asked.next) }
+	if next = slices.MinFunc(waiting, sooner).asked.next; next.After(now) {
+		return nil, next
+	}
+	slices.SortFunc(waiting, sooner)
+	left := false
+	for _, f := range waiting {
+		switch {
+		case len(due) < limit && !now.Before(f.asked.next.Add(-f.asked.pause()/4)):
+			f.asked.times++
+			f.asked.next = now.Add(f.asked.pause())
+			due = append(due, Place{f.url, f.rank})
+		case !f.asked.next.After(now):
+			left = true
+		}
+	}
+	if left {
+		return due, now
+	}
+	return due, slices.MinFunc(waiting, sooner).asked.next
 }
 
 // Lacks returns a channel that gets a value when a stream begins to lack a checkpoint. Before Run, call

@@ -317,7 +317,7 @@ func TestACheckpointIsBelievedOnlyIfTheEngineConfirmsIt(t *testing.T) {
 // ask gives the second router the checkpoints that it lacks.
 func (l *lab) ask(step int) {
 	later := time.Now().Add(time.Duration(step) * time.Hour) // the pauses between two questions are over
-	lacking, _ := l.b.feed.Lacking(later)
+	lacking, _ := l.b.feed.Lacking(later, 1000)
 	for _, at := range lacking {
 		if c, err := l.a.feed.Checkpoint(at); err == nil {
 			_ = l.b.feed.Offer(c) // an error says that the checkpoint cannot be confirmed

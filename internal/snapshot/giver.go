@@ -74,7 +74,9 @@ func (g *Giver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		problem(w, http.StatusBadRequest, err)
 		return
 	}
+	level := slog.LevelDebug // each router asks for holders that it lacks, up to once a second
 	if places == nil {
+		level = slog.LevelInfo
 		if places = g.feed.Places(); r.URL.Query().Get(replayOnly) != "" {
 			places = g.feed.Replayable()
 		}
@@ -96,7 +98,7 @@ func (g *Giver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	g.counts.given.Add(1)
-	g.log.Info("gave a snapshot of the index", "peer", r.RemoteAddr, "holders", given, "of", len(places), "blocks", blocks,
+	g.log.Log(r.Context(), level, "gave a snapshot of the index", "peer", r.RemoteAddr, "holders", given, "of", len(places), "blocks", blocks,
 		"ms", time.Since(began).Milliseconds())
 }
 

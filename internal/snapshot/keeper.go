@@ -116,12 +116,10 @@ func (k *Keeper) Run(ctx context.Context) error {
 		case <-save:
 			k.save(ctx, max(saveTimeout, k.config.SnapshotInterval/2))
 		case <-k.Feed.Lacks():
-		case <-look.C:
+		case <-look.C: // a stream with a replay endpoint does not tell that it lacks a checkpoint
 		case <-again.C:
 		}
-		if k.askForLacking(ctx) {
-			again.Reset(5 * time.Millisecond) // the pauses of Feed.Lacking are longer, so most looks ask nobody
-		}
+		again.Reset(time.Until(k.askForLacking(ctx)))
 	}
 }
 
@@ -254,6 +252,10 @@ func (k *Keeper) peers() []string {
 // all whose engines have a replay endpoint. known gets the holders of which a checkpoint came. *room bounds the memory
 // of all checkpoints together, and becomes what is left.
 func (k *Keeper) ask(ctx context.Context, places []kvfeed.Place, known map[kvfeed.Place]bool, room *int64) {
+	level := slog.LevelInfo
+	if places != nil {
+		level = slog.LevelDebug // the log says of each holder that it continues from a checkpoint
+	}
 	for _, peer := range k.peers() {
 		if ctx.Err() != nil {
 			return
@@ -271,7 +273,7 @@ func (k *Keeper) ask(ctx context.Context, places []kvfeed.Place, known map[kvfee
 			continue
 		}
 		k.counts.peers.Add(1)
-		k.Log.Info("a peer gave a snapshot of its index", "peer", peer, "holders", len(known), "skipped", len(skipped), "ms", time.Since(began).Milliseconds())
+		k.Log.Log(ctx, level, "a peer gave a snapshot of its index", "peer", peer, "holders", len(known), "skipped", len(skipped), "ms", time.Since(began).Milliseconds())
 		if places = slices.DeleteFunc(skipped, func(p kvfeed.Place) bool { return known[p] }); len(places) == 0 && len(known) > 0 {
 			return
 		}
@@ -376,17 +378,21 @@ func (k *Keeper) offer(c *kvfeed.Checkpoint, from string) bool {
 	return err == nil
 }
 
-// askForLacking asks peers for the holders whose history is not whole. It reports whether there are such holders.
-func (k *Keeper) askForLacking(ctx context.Context) bool {
+// askForLacking asks peers for holders whose history is not whole. It returns when to ask again.
+func (k *Keeper) askForLacking(ctx context.Context) time.Time {
+	idle := time.Now().Add(time.Hour)
 	if len(k.config.Peers) == 0 && k.Others == nil {
-		return false
+		return idle
 	}
-	places, some := k.Feed.Lacking(time.Now())
+	places, next := k.Feed.Lacking(time.Now(), mostAsked)
 	if len(places) > 0 {
 		limited, cancel := context.WithTimeoutCause(ctx, k.config.PeerTimeout, fmt.Errorf("index.peer_timeout, %v, is over", k.config.PeerTimeout))
 		defer cancel()
 		room := k.Room
-		k.ask(limited, places[:min(len(places), mostAsked)], map[kvfeed.Place]bool{}, &room)
+		k.ask(limited, places, map[kvfeed.Place]bool{}, &room)
 	}
-	return some
+	if next.IsZero() {
+		return idle
+	}
+	return next
 }
