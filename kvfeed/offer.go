@@ -96,12 +96,22 @@ func (feed *Feed) Checkpoint(at Place) (c *Checkpoint, err error) {
 	return c, nil
 }
 
-// at returns the follower of a place, or nil.
+// at returns the follower of a place, or nil. It takes the same time for any number of streams: a snapshot of 10,000
+// holders calls it for each.
 func (feed *Feed) at(at Place) *follower {
-	for _, f := range feed.list() {
-		if f.url == at.Worker && f.rank == at.Rank {
-			return f
-		}
+	id, known := feed.fleet.Find(at.Worker)
+	w := feed.fleet.Snapshot().ByID(id)
+	if !known || w == nil {
+		return nil
+	}
+	h, ok := w.Rank(at.Rank)
+	if !ok {
+		return nil
+	}
+	feed.mu.Lock()
+	defer feed.mu.Unlock()
+	if f := feed.streams[h]; f != nil && f.url == at.Worker { // Find takes http://w/ for http://w
+		return f
 	}
 	return nil
 }
