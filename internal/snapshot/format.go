@@ -32,6 +32,7 @@ const (
 	kindDone    = 5 // the end of a holder: the number of its runs, 64 bits
 	kindSkipped = 6 // skippedHolder, JSON
 	kindEnd     = 7 // the end of the snapshot: the number of its holders, 64 bits
+	kindAlive   = 8 // between holders, without content: the writer needs time for the next holder
 )
 
 const (
@@ -155,6 +156,12 @@ func validRun(run *kvindex.Held) bool {
 func (w *writer) skip(s skippedHolder) error {
 	w.json(kindSkipped, s)
 	return w.err
+}
+
+// alive writes that the next holder takes its time.
+func (w *writer) alive() {
+	w.begin()
+	w.end(kindAlive)
 }
 
 // close writes the end of the snapshot. It does not close the underlying writer.
@@ -337,7 +344,7 @@ func (r *reader) each(take func(*kvfeed.Checkpoint) bool, skip func(*skippedHold
 	}
 }
 
-// holder is nextHolder, but it returns nothing for a known holder.
+// holder is nextHolder, but it returns nothing for a known holder, and for a section "alive".
 func (r *reader) holder() (*kvfeed.Checkpoint, *skippedHolder) {
 	switch r.next() {
 	case kindHolder:
@@ -370,6 +377,9 @@ func (r *reader) holder() (*kvfeed.Checkpoint, *skippedHolder) {
 		if r.json(s) && r.take(int64(len(r.body()))) {
 			return nil, s
 		}
+	case kindAlive:
+		r.pass(holderBytes)
+		return nil, nil
 	case kindEnd:
 		if r.number() == r.holders {
 			r.fail(io.EOF)

@@ -187,24 +187,38 @@ func rest(ctx context.Context, d time.Duration) {
 	}
 }
 
+// aliveEvery is the time between two sections "alive": a peer that waits sees that the giver is at work.
+const aliveEvery = 500 * time.Millisecond
+
 // writeSnapshot writes a snapshot of the feed's holders at these places. After each checkpoint it calls pause, if pause
 // is not nil, with the time that the checkpoint took: so it works half of the time, and leaves the cores to requests.
-// It takes the memory of one holder at a time. It returns the number of written holders and blocks.
+// Meanwhile it writes sections "alive", since some million blocks of one holder take seconds. It takes the memory of
+// one holder at a time. It returns the number of written holders and blocks.
 func writeSnapshot(ctx context.Context, to io.Writer, feed *kvfeed.Feed, places []kvfeed.Place, version string,
 	pause func(context.Context, time.Duration)) (holders, blocks int, err error) {
 	w, err := newWriter(to, header{Router: version, Created: time.Now().Unix()})
 	if err != nil {
 		return 0, 0, err
 	}
-	flusher, _ := to.(http.Flusher)
+	flush := func() {}
+	if f, ok := to.(http.Flusher); ok {
+		flush = f.Flush
+	}
+	flush()
 	for _, p := range slices.Compact(places) {
 		if ctx.Err() != nil {
 			return holders, blocks, context.Cause(ctx)
 		}
-		began := time.Now()
-		c, err := feed.Checkpoint(p)
-		if err == nil && pause != nil {
-			pause(ctx, time.Since(began))
+		var c *kvfeed.Checkpoint
+		if pause == nil {
+			c, err = feed.Checkpoint(p)
+		} else {
+			whileAlive(w, flush, func() {
+				began := time.Now()
+				if c, err = feed.Checkpoint(p); err == nil {
+					pause(ctx, time.Since(began))
+				}
+			})
 		}
 		none := err != nil
 		if !none {
@@ -219,9 +233,27 @@ func writeSnapshot(ctx context.Context, to io.Writer, feed *kvfeed.Feed, places 
 		if err != nil {
 			return holders, blocks, err
 		}
-		if flusher != nil {
-			flusher.Flush()
-		}
+		flush()
 	}
 	return holders, blocks, w.close()
+}
+
+// whileAlive calls work, and writes sections "alive" until work has returned.
+func whileAlive(w *writer, flush, work func()) {
+	done := make(chan struct{})
+	go func() { // ends with work; whileAlive waits for it
+		defer close(done)
+		work()
+	}()
+	ticker := time.NewTicker(aliveEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-done:
+			return
+		case <-ticker.C:
+			w.alive()
+			flush()
+		}
+	}
 }
