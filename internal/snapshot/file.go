@@ -87,6 +87,8 @@ func fillFile(ctx context.Context, f *os.File, feed *kvfeed.Feed, version string
 	switch {
 	case err != nil:
 		return holders, blocks, err
+	case ctx.Err() != nil: // streams that end with ctx may be missing
+		return holders, blocks, context.Cause(ctx)
 	case holders == 0:
 		return 0, 0, errNothing
 	}

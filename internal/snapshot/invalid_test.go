@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
@@ -181,10 +182,10 @@ func TestThePeersOfARouterShareItsRoom(t *testing.T) {
 	}
 	one := 1<<30 - r.room
 	b := newSite(t, Config{})
-	k := &Keeper{config: Config{Peers: peers}, Parts: b.keeper.Parts}
+	k := &Keeper{config: Config{Peers: peers}, Parts: b.keeper.Parts, silence: time.Minute, failures: map[string]failure{}}
 	for room, want := range map[int64]int{one + one/2: 1, 2*one + one/2: 2} {
 		left, known := room, map[kvfeed.Place]bool{}
-		k.ask(t.Context(), nil, known, &left)
+		k.ask(t.Context(), k.peers(), nil, known, &left)
 		if len(known) != want || left != room-int64(want)*one {
 			t.Errorf("room for %d bytes, %d for each: %d holders, %d bytes are left", room, one, len(known), left)
 		}

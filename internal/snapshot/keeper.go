@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -42,11 +43,24 @@ type Keeper struct {
 	Parts
 	counts   keeperCounts
 	lastSave time.Duration // bounds Save
-	// Only Run uses the fields below.
-	own     map[string]bool         // the addresses of peers at which this process itself answered
-	strange map[string]bool         // the peers of which the log has said that they do not follow a worker
-	offered map[kvfeed.Place]string // the holders of which the feed took a checkpoint at the start, and its source; nil later
+	silence  time.Duration // how long a peer may send nothing
+	writing  chan struct{} // capacity 1: has a value while the file is being written
+	// Only the goroutine of Run uses the fields below.
+	own      map[string]bool         // the addresses of peers at which this process itself answered
+	strange  map[string]bool         // the peers of which the log has said that they do not follow a worker
+	failures map[string]failure      // the peers whose last snapshot failed
+	offered  map[kvfeed.Place]string // the holders of which the feed took a checkpoint at the start, and its source; nil later
 }
+
+// failure is why a peer gave no whole snapshot.
+type failure struct {
+	why   string
+	until time.Time // the peer is not asked for single holders before
+}
+
+// failedPause is how long a peer that failed is not asked for single holders: each request to a silent peer delays the
+// other holders by peerSilence.
+const failedPause = 10 * time.Second
 
 type keeperCounts struct{ peers, peersFailed, files, filesFailed, saved, savesFailed atomic.Uint64 }
 
@@ -61,7 +75,8 @@ type Stats struct {
 
 // NewKeeper returns a Keeper, and prepares the feed: call it before the feed runs. It starts nothing.
 func NewKeeper(cfg Config, p Parts) *Keeper {
-	k := &Keeper{config: cfg, Parts: p, lastSave: saveTimeout, own: map[string]bool{}, strange: map[string]bool{}, offered: map[kvfeed.Place]string{}}
+	k := &Keeper{config: cfg, Parts: p, lastSave: saveTimeout, silence: peerSilence, writing: make(chan struct{}, 1),
+		own: map[string]bool{}, strange: map[string]bool{}, failures: map[string]failure{}, offered: map[kvfeed.Place]string{}}
 	if len(cfg.Peers) > 0 || p.Others != nil {
 		p.Feed.KeepMessages()
 	}
@@ -94,15 +109,12 @@ const offeredFor = time.Minute
 func (k *Keeper) Run(ctx context.Context) error {
 	k.tryFile()
 	k.warm(ctx)
+	var saving sync.WaitGroup
+	saving.Go(func() { k.saveRegularly(ctx) }) // ends with ctx; peers do not delay it
+	defer saving.Wait()
 	claimed, drop := time.After(claimedWithin), time.After(offeredFor)
 	look := time.NewTicker(time.Second)
 	defer look.Stop()
-	var save <-chan time.Time
-	if k.config.SnapshotFile != "" && k.config.SnapshotInterval > 0 {
-		ticker := time.NewTicker(k.config.SnapshotInterval)
-		defer ticker.Stop()
-		save = ticker.C
-	}
 	again := time.NewTimer(time.Hour)
 	defer again.Stop()
 	for {
@@ -113,8 +125,6 @@ func (k *Keeper) Run(ctx context.Context) error {
 			k.noteUnclaimed()
 		case <-drop:
 			k.Feed.Drop()
-		case <-save:
-			k.save(ctx, max(saveTimeout, k.config.SnapshotInterval/2))
 		case <-k.Feed.Lacks():
 		case <-look.C: // a stream with a replay endpoint does not tell that it lacks a checkpoint
 		case <-again.C:
@@ -172,7 +182,25 @@ func (k *Keeper) tryFile() {
 // quiet machine. A regular writing may take half of Config.SnapshotInterval, so large indexes have a file, too.
 const saveTimeout = 2 * time.Second
 
-// Save writes the file, if there is one. It takes 2 s at most.
+// saveRegularly writes the file regularly until ctx ends.
+func (k *Keeper) saveRegularly(ctx context.Context) {
+	if k.config.SnapshotFile == "" || k.config.SnapshotInterval <= 0 {
+		return
+	}
+	ticker := time.NewTicker(k.config.SnapshotInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			k.save(ctx, max(saveTimeout, k.config.SnapshotInterval/2))
+		}
+	}
+}
+
+// Save writes the file, if there is one. It takes 2 s at most. If a regular writing is under way, Save waits for it, so
+// that the file with the last state is the one that stays.
 func (k *Keeper) Save(ctx context.Context) { k.save(ctx, k.lastSave) }
 
 func (k *Keeper) save(ctx context.Context, limit time.Duration) {
@@ -182,7 +210,7 @@ func (k *Keeper) save(ctx context.Context, limit time.Duration) {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it takes more than %v", limit))
 	defer cancel()
 	began := time.Now()
-	holders, blocks, err := saveFile(ctx, k.config.SnapshotFile, k.Feed, k.Version)
+	holders, blocks, err := k.write(ctx)
 	switch {
 	case errors.Is(err, errNothing):
 	case err != nil:
@@ -191,6 +219,17 @@ func (k *Keeper) save(ctx context.Context, limit time.Duration) {
 	default:
 		k.counts.saved.Add(1)
 		k.Log.Info("saved the index", "file", k.config.SnapshotFile, "holders", holders, "blocks", blocks, "ms", time.Since(began).Milliseconds())
+	}
+}
+
+// write writes the file after a writing that is under way has ended.
+func (k *Keeper) write(ctx context.Context) (holders, blocks int, err error) {
+	select {
+	case k.writing <- struct{}{}:
+		defer func() { <-k.writing }()
+		return saveFile(ctx, k.config.SnapshotFile, k.Feed, k.Version)
+	case <-ctx.Done():
+		return 0, 0, fmt.Errorf("save the index to %s: another writing is under way: %w", k.config.SnapshotFile, context.Cause(ctx))
 	}
 }
 
@@ -204,7 +243,7 @@ func (k *Keeper) warm(ctx context.Context) {
 	defer cancel()
 	known := map[kvfeed.Place]bool{}
 	room := k.Room
-	k.ask(limited, nil, known, &room)
+	k.ask(limited, k.peers(), nil, known, &room)
 	if k.config.SnapshotFile == "" {
 		return
 	}
@@ -233,7 +272,7 @@ func (k *Keeper) warm(ctx context.Context) {
 // errItself means that an address of a peer is that of this process.
 var errItself = errors.New("this is the router itself")
 
-// peers returns the addresses of all other routers in random order.
+// peers returns the addresses of all other routers in random order, except that those that failed come last.
 func (k *Keeper) peers() []string {
 	all := slices.Clone(k.config.Peers)
 	if k.Others != nil {
@@ -245,18 +284,20 @@ func (k *Keeper) peers() []string {
 	slices.Sort(all)
 	all = slices.DeleteFunc(slices.Compact(all), func(peer string) bool { return k.own[peer] })
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	maps.DeleteFunc(k.failures, func(peer string, _ failure) bool { return !slices.Contains(all, peer) })
+	slices.SortStableFunc(all, func(a, b string) int { return k.failures[a].until.Compare(k.failures[b].until) })
 	return all
 }
 
 // ask asks one peer after the other for checkpoints, until no holder is missing. places are the wanted holders; nil:
 // all whose engines have a replay endpoint. known gets the holders of which a checkpoint came. *room bounds the memory
 // of all checkpoints together, and becomes what is left.
-func (k *Keeper) ask(ctx context.Context, places []kvfeed.Place, known map[kvfeed.Place]bool, room *int64) {
+func (k *Keeper) ask(ctx context.Context, peers []string, places []kvfeed.Place, known map[kvfeed.Place]bool, room *int64) {
 	level := slog.LevelInfo
 	if places != nil {
 		level = slog.LevelDebug // the log says of each holder that it continues from a checkpoint
 	}
-	for _, peer := range k.peers() {
+	for _, peer := range peers {
 		if ctx.Err() != nil {
 			return
 		}
@@ -269,9 +310,10 @@ func (k *Keeper) ask(ctx context.Context, places []kvfeed.Place, known map[kvfee
 		}
 		if err != nil {
 			k.counts.peersFailed.Add(1)
-			k.Log.Warn("a peer gave no whole snapshot of its index", "peer", peer, "holders", len(known), "error", k.blank(err.Error()))
+			k.noteFailed(ctx, peer, len(known), err)
 			continue
 		}
+		delete(k.failures, peer)
 		k.counts.peers.Add(1)
 		k.Log.Log(ctx, level, "a peer gave a snapshot of its index", "peer", peer, "holders", len(known), "skipped", len(skipped), "ms", time.Since(began).Milliseconds())
 		if places = slices.DeleteFunc(skipped, func(p kvfeed.Place) bool { return known[p] }); len(places) == 0 && len(known) > 0 {
@@ -280,6 +322,26 @@ func (k *Keeper) ask(ctx context.Context, places []kvfeed.Place, known map[kvfee
 		places = places[:min(len(places), mostAsked)]
 	}
 }
+
+// noteFailed logs that a peer gave no whole snapshot, once for each reason until it gives one.
+func (k *Keeper) noteFailed(ctx context.Context, peer string, holders int, err error) {
+	level, why := slog.LevelWarn, k.blank(err.Error())
+	if k.failures[peer].why == why {
+		level = slog.LevelDebug
+	}
+	pause := failedPause
+	switch {
+	case ctx.Err() != nil:
+		pause = 0 // the peer has sent, and index.peer_timeout is too short for all that it has
+	case errors.Is(err, errBusy):
+		pause = time.Second
+	}
+	k.failures[peer] = failure{why, time.Now().Add(pause)}
+	k.Log.Log(ctx, level, "a peer gave no whole snapshot of its index", "peer", peer, "holders", holders, "error", why)
+}
+
+// errBusy means that a peer gives other snapshots.
+var errBusy = errors.New("the peer is busy")
 
 // fetch asks one peer. skipped are the holders of which the peer has no checkpoint. *room bounds the memory of the
 // checkpoints of this peer and of the ones after it: fetch subtracts what the feed took.
@@ -291,6 +353,8 @@ func (k *Keeper) fetch(ctx context.Context, peer string, places []kvfeed.Place, 
 	if places == nil {
 		query.Set(replayOnly, "1") // no message of the other engines has come that could confirm a checkpoint
 	}
+	ctx, heard, end := attend(ctx, k.silence)
+	defer end()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, peer+Path+"?"+query.Encode(), nil)
 	if err != nil {
 		return nil, err
@@ -304,20 +368,24 @@ func (k *Keeper) fetch(ctx context.Context, peer string, places []kvfeed.Place, 
 		return nil, cause(ctx, err)
 	}
 	defer resp.Body.Close()
+	heard.hear(resp.Body)
 	switch resp.StatusCode {
 	case http.StatusOK:
 	case statusItself:
 		return nil, errItself
 	default:
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 300))
+		text, _ := io.ReadAll(io.LimitReader(heard, 300))
 		err := fmt.Errorf("status %d: %s", resp.StatusCode, strings.Join(strings.Fields(string(text)), " "))
-		if resp.StatusCode == http.StatusUnauthorized {
+		switch resp.StatusCode {
+		case http.StatusServiceUnavailable:
+			err = fmt.Errorf("%w: %w", errBusy, err)
+		case http.StatusUnauthorized:
 			err = fmt.Errorf("%w; give both routers the same admin key (WARMPATH_ADMIN_KEY, admin.key_file or admin.key), "+
 				"or both index services the same WARMPATH_INDEX_KEY", err)
 		}
 		return nil, err
 	}
-	r, err := newReader(resp.Body, *room)
+	r, err := newReader(heard, *room)
 	if err != nil {
 		return nil, cause(ctx, err)
 	}
@@ -340,6 +408,8 @@ func (k *Keeper) fetch(ctx context.Context, peer string, places []kvfeed.Place, 
 	if err != nil {
 		return skipped, cause(ctx, err)
 	}
+	// The answer ends when the peer has finished its work. It would refuse a request that comes before.
+	_, _ = io.CopyN(io.Discard, heard, 1)
 	return skipped, nil
 }
 
@@ -380,19 +450,35 @@ func (k *Keeper) offer(c *kvfeed.Checkpoint, from string) bool {
 
 // askForLacking asks peers for holders whose history is not whole. It returns when to ask again.
 func (k *Keeper) askForLacking(ctx context.Context) time.Time {
-	idle := time.Now().Add(time.Hour)
+	now := time.Now()
+	soonest := now.Add(time.Hour) // when some peer may be asked
 	if len(k.config.Peers) == 0 && k.Others == nil {
-		return idle
+		return soonest
 	}
-	places, next := k.Feed.Lacking(time.Now(), mostAsked)
+	peers := k.peers()
+	peers = slices.DeleteFunc(peers, func(peer string) bool {
+		until := k.failures[peer].until
+		if !until.After(now) {
+			return false
+		}
+		if until.Before(soonest) {
+			soonest = until
+		}
+		return true
+	})
+	if len(peers) == 0 {
+		k.Feed.Lacking(now, 0) // forgets the questions for holders whose history is whole
+		return soonest
+	}
+	places, next := k.Feed.Lacking(now, mostAsked)
 	if len(places) > 0 {
 		limited, cancel := context.WithTimeoutCause(ctx, k.config.PeerTimeout, fmt.Errorf("index.peer_timeout, %v, is over", k.config.PeerTimeout))
 		defer cancel()
 		room := k.Room
-		k.ask(limited, places, map[kvfeed.Place]bool{}, &room)
+		k.ask(limited, peers, places, map[kvfeed.Place]bool{}, &room)
 	}
 	if next.IsZero() {
-		return idle
+		return soonest
 	}
 	return next
 }

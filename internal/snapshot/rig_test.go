@@ -189,6 +189,12 @@ var sites atomic.Int64
 // newSite starts a router with these engines, in this order.
 func newSite(t testing.TB, cfg Config, engines ...*engine) *site {
 	t.Helper()
+	return newSiteWith(t, cfg, peerSilence, engines...)
+}
+
+// newSiteWith is newSite with another limit for peers that send nothing.
+func newSiteWith(t testing.TB, cfg Config, silence time.Duration, engines ...*engine) *site {
+	t.Helper()
 	s := &site{t: t, log: &testenv.Buffer{}}
 	log := slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	f := fleet.New(fleet.Config{})
@@ -209,6 +215,7 @@ func newSite(t testing.TB, cfg Config, engines ...*engine) *site {
 		cfg.PeerTimeout = 20 * time.Second
 	}
 	s.keeper = NewKeeper(cfg, Parts{Feed: s.feed, Client: client, Name: s.giver.name, Version: "test", Room: 1 << 30, Log: log})
+	s.keeper.silence = silence
 	for _, e := range engines {
 		f.Put(e.url, fleet.Facts{
 			Engine: fleet.EngineVLLM, Version: "0.32.0", Models: []fleet.Model{{ID: "m"}}, BlockSize: blockTokens, Ranks: 1,

@@ -158,7 +158,7 @@ func TestACheckpointThatIsNotTakenTakesNoRoom(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			log := new(testenv.Buffer)
-			k := &Keeper{config: Config{PeerTimeout: time.Minute}, Parts: a.keeper.Parts, own: map[string]bool{}}
+			k := &Keeper{config: Config{PeerTimeout: time.Minute}, Parts: a.keeper.Parts, silence: time.Minute, own: map[string]bool{}, failures: map[string]failure{}}
 			k.Room, k.Log = roomOf(t, good)*3/2, slog.New(slog.NewTextHandler(log, nil))
 			for _, peer := range c.peers {
 				k.config.Peers = append(k.config.Peers, urls[peer])
