@@ -37,6 +37,9 @@ const (
 	// sendTimeout is how long the other side may take to receive one section: 2 MiB. The giver keeps one holder
 	// meanwhile.
 	sendTimeout = 10 * time.Second
+	// restFrom is the least work after which a giver rests. Shorter rests would be much longer than they should be: a
+	// machine wakes a process up only some milliseconds later, and there may be 10,000 small holders.
+	restFrom = 10 * time.Millisecond
 )
 
 // Giver answers requests for snapshots of a feed's holders. It is an http.Handler, safe for concurrent use.
@@ -45,7 +48,8 @@ type Giver struct {
 	name    string
 	version string
 	log     *slog.Logger
-	rest    func(context.Context, time.Duration) // called with the time that the work before it took
+	rest    func(context.Context, time.Duration) // called with the time that the work since the last rest took
+	least   time.Duration                        // the work after which the giver rests
 	counts  giverCounts
 
 	mu     sync.Mutex      // guards giving
@@ -56,7 +60,7 @@ type giverCounts struct{ given, broken, refused atomic.Uint64 }
 
 // NewGiver returns a Giver. name is that of the Keeper of the same process, and version the router's version.
 func NewGiver(feed *kvfeed.Feed, name, version string, log *slog.Logger) *Giver {
-	return &Giver{feed: feed, name: name, version: version, log: log, rest: rest, giving: map[string]bool{}}
+	return &Giver{feed: feed, name: name, version: version, log: log, rest: rest, least: restFrom, giving: map[string]bool{}}
 }
 
 // statusItself is the answer of a router that asks itself.
@@ -90,8 +94,14 @@ func (g *Giver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer g.end(peer)
 	w.Header().Set("Content-Type", contentType)
-	began := time.Now()
-	given, blocks, err := writeSnapshot(r.Context(), &paced{w, http.NewResponseController(w)}, g.feed, places, g.version, g.rest)
+	began, worked := time.Now(), time.Duration(0)
+	pause := func(ctx context.Context, took time.Duration) {
+		if worked += took; worked >= g.least {
+			g.rest(ctx, worked)
+			worked = 0
+		}
+	}
+	given, blocks, err := writeSnapshot(r.Context(), &paced{w, http.NewResponseController(w)}, g.feed, places, g.version, pause)
 	if err != nil {
 		g.counts.broken.Add(1)
 		g.log.Warn("a snapshot of the index was not given as a whole", "peer", r.RemoteAddr, "error", err)
@@ -191,7 +201,7 @@ func rest(ctx context.Context, d time.Duration) {
 const aliveEvery = 500 * time.Millisecond
 
 // writeSnapshot writes a snapshot of the feed's holders at these places. After each checkpoint it calls pause, if pause
-// is not nil, with the time that the checkpoint took: so it works half of the time, and leaves the cores to requests.
+// is not nil, with the time that the checkpoint took: a giver works half of the time, and leaves the cores to requests.
 // Meanwhile it writes sections "alive", since some million blocks of one holder take seconds. It takes the memory of
 // one holder at a time. It returns the number of written holders and blocks.
 func writeSnapshot(ctx context.Context, to io.Writer, feed *kvfeed.Feed, places []kvfeed.Place, version string,
