@@ -74,6 +74,10 @@ class KVPublisher:
     All methods may be called from any thread. After a fork, a publisher belongs to the parent: in the child its
     methods raise PublisherForked, except for shutdown, which then does nothing.
 
+    A signal handler, and a finalizer such as __del__, may call shutdown and stats. It must not publish: set a flag
+    there, and publish later. If the handler interrupted a call of the same publisher, publish_* raise PublisherError.
+    If an exception of a handler, such as KeyboardInterrupt, ends a call, the call's message may be published or not.
+
     Arguments:
       endpoint: PUB endpoint, such as "tcp://*:5557". Port * is any free port: read the endpoint attribute.
       replay_endpoint: ROUTER endpoint to bind, such as "tcp://*:5657"; None: no replay. A router needs it to know a
@@ -114,7 +118,10 @@ class KVPublisher:
         if replay_endpoint is not None:
             replay_endpoint = _rank_endpoint(replay_endpoint, self._rank)
 
-        self._lock = threading.Lock()  # guards the fields down to _awake
+        # Guards the fields down to _awake. A signal handler can interrupt a call that holds the lock. A call in the
+        # handler would wait forever for a plain Lock. The handler can also end the interrupted call by an exception, so
+        # the thread can use the fields after each single assignment. (_bytes may then be wrong by one message.)
+        self._lock = threading.RLock()
         self._kept: dict[int, bytes] = {}  # payloads of the messages from _first to _next-1
         self._first = self._next = 0
         self._cursor = 0  # the next message to send
@@ -250,9 +257,9 @@ class KVPublisher:
             if self._closed or self._closing is not None:
                 raise PublisherClosed("the publisher was shut down")
             seq = self._next
-            self._next += 1
             self._kept[seq] = payload
             self._bytes += len(payload)
+            self._next = seq + 1  # last: the thread takes all messages before _next from _kept
             self._trim()
             self._wake()
         return seq
@@ -269,16 +276,21 @@ class KVPublisher:
     def shutdown(self, timeout: float = 1.0) -> None:
         """Send what is queued, for at most timeout seconds, and close the endpoints.
 
-        It may be called more than once. In a fork of the process that made the publisher it does nothing.
+        It may be called more than once. In a fork of the process that made the publisher it does nothing. If a signal
+        handler interrupted a call of this publisher, shutdown in this handler may return before the end, because the
+        interrupted call may hold the lock that the thread needs. The thread then ends after the handler, and the process
+        ends after the thread.
         """
         if os.getpid() != self._pid:
             return
         with self._lock:
-            if not self._closed and self._closing is None:
+            if self._closing is None:
                 self._closing = time.monotonic() + max(timeout, 0.0)
-                self._wake()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+            if not self._closed:
+                self._write_wake()
+        if threading.current_thread() is self._thread or self._interrupted():
+            return
+        self._thread.join()
         atexit.unregister(self._at_exit)
 
     def __enter__(self) -> KVPublisher:
@@ -298,12 +310,27 @@ class KVPublisher:
             )
         if self._closed:
             raise PublisherClosed("the publisher was shut down")
+        if self._interrupted():
+            raise PublisherError(
+                "a signal handler or a finalizer that interrupted a call of this publisher cannot publish:"
+                " set a flag there, and publish later"
+            )
+
+    def _interrupted(self) -> bool:
+        """Return whether a handler interrupted a call of this thread that holds the lock. The caller must not hold it."""
+        return self._lock._is_owned()  # type: ignore[attr-defined,no-any-return]  # what threading.Condition calls
 
     def _wake(self) -> None:
         """Tell the thread to look. The lock is held."""
         if not self._awake:
-            self._awake = True
+            self._write_wake()
+            self._awake = True  # last: if an exception ends the call before it, the next call tells the thread
+
+    def _write_wake(self) -> None:
+        try:
             os.write(self._wake_write, b"\0")
+        except BlockingIOError:  # the thread has enough to read
+            pass
 
     def _trim(self) -> None:
         """Keep the bounds of the queue and of the buffer. The lock is held."""
@@ -311,17 +338,17 @@ class KVPublisher:
         if unsent > self._max_queue:
             self._cursor += unsent - self._max_queue
             self._counts["dropped"] += unsent - self._max_queue
-        while len(self._kept) > 1 and self._bytes > self._max_bytes:
+        while self._next - self._first > 1 and self._bytes > self._max_bytes:
             if self._first == self._cursor:
                 self._cursor += 1
                 self._counts["dropped"] += 1
             self._forget_first()
-        while len(self._kept) > self._steps and self._first < self._cursor:
+        while self._next - self._first > self._steps and self._first < self._cursor:
             self._forget_first()
 
     def _forget_first(self) -> None:
-        self._bytes -= len(self._kept.pop(self._first))
-        self._first += 1
+        self._first += 1  # first: the thread takes all messages from _first on from _kept
+        self._bytes -= len(self._kept.pop(self._first - 1))
 
     def _run(self) -> None:
         """The thread: send messages, answer replays, and close everything at the end."""
