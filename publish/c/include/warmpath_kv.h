@@ -16,6 +16,9 @@
  * network: a thread of the publisher sends. After a fork, a publisher belongs to the parent: in the child, functions
  * with it return WARMPATH_KV_FORKED and touch nothing.
  *
+ * No function may be called in a signal handler, not even warmpath_kv_shutdown: none is async-signal-safe. Set a flag
+ * in the handler, and call the function in a thread.
+ *
  * Every structure that is filled with zeros has the default of each field. Texts are UTF-8, of at most 1024 bytes.
  * NULL and "" both mean that there is none. The library copies what it needs: it keeps no pointer after a call.
  */
