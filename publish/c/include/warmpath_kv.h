@@ -65,9 +65,11 @@ typedef struct warmpath_kv_config {
     uint32_t dp_rank;       /* data-parallel rank: in the batches, and added to the ports of both endpoints, as vLLM does */
     int connect;            /* not 0: connect to endpoint instead of binding it, for a router that binds */
     size_t buffer_steps;    /* messages that are kept for replay; 0: 10,000 */
-    size_t buffer_bytes;    /* bytes of all messages in memory; 0: 256 MiB; the last message is always kept */
+    size_t buffer_bytes;    /* bytes of all messages that are kept for replay or wait for the publisher's thread; 0:
+                               256 MiB; the last message is always kept */
     size_t max_queue_size;  /* messages that wait for the publisher's thread; 0: 100,000 */
-    int hwm;                /* messages that wait in ZeroMQ for one subscriber; 0: 100,000 */
+    int hwm;                /* messages that wait in ZeroMQ for one subscriber; 0: 100,000. buffer_bytes does not bound
+                               them: each subscriber that does not read adds the memory of up to hwm messages. */
 } warmpath_kv_config;
 
 #define WARMPATH_KV_CONFIG_INIT {sizeof(warmpath_kv_config), NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0}

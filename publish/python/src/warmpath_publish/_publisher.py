@@ -86,9 +86,11 @@ class KVPublisher:
       kv_block_size: tokens in a block, for events that do not say it.
       dp_rank: data-parallel rank, which the batches carry. As in vLLM it is added to the ports of both endpoints.
       bind: False makes the publisher connect to endpoint, for a router that binds.
-      buffer_steps, buffer_bytes: messages that are kept for replay, and bytes of all messages in memory.
+      buffer_steps, buffer_bytes: messages that are kept for replay, and bytes of all messages that are kept or wait for
+        the thread. The last message is always kept.
       max_queue_size: messages that wait for the thread.
-      hwm: messages that wait in ZeroMQ for one subscriber.
+      hwm: messages that wait in ZeroMQ for one subscriber. Their memory is not part of buffer_bytes: each subscriber
+        that does not read adds up to hwm messages.
     """
 
     def __init__(
