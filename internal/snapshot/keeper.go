@@ -316,10 +316,17 @@ func (k *Keeper) ask(ctx context.Context, peers []string, places []kvfeed.Place,
 		delete(k.failures, peer)
 		k.counts.peers.Add(1)
 		k.Log.Log(ctx, level, "a peer gave a snapshot of its index", "peer", peer, "holders", len(known), "skipped", len(skipped), "ms", time.Since(began).Milliseconds())
-		if places = slices.DeleteFunc(skipped, func(p kvfeed.Place) bool { return known[p] }); len(places) == 0 && len(known) > 0 {
+		switch {
+		case places != nil: // a holder whose checkpoint is too old is neither known nor skipped
+			places = slices.Clone(places)
+		case len(known) == 0: // the next peer is asked for all, too: skipped has only some of them
+			continue
+		default:
+			places = skipped
+		}
+		if places = slices.DeleteFunc(places, func(p kvfeed.Place) bool { return known[p] }); len(places) == 0 {
 			return
 		}
-		places = places[:min(len(places), mostAsked)]
 	}
 }
 
@@ -343,8 +350,8 @@ func (k *Keeper) noteFailed(ctx context.Context, peer string, holders int, err e
 // errBusy means that a peer gives other snapshots.
 var errBusy = errors.New("the peer is busy")
 
-// fetch asks one peer. skipped are the holders of which the peer has no checkpoint. *room bounds the memory of the
-// checkpoints of this peer and of the ones after it: fetch subtracts what the feed took.
+// fetch asks one peer. skipped are holders of which the peer has no checkpoint, mostAsked of them at most. *room bounds
+// the memory of the checkpoints of this peer and of the ones after it: fetch subtracts what the feed took.
 func (k *Keeper) fetch(ctx context.Context, peer string, places []kvfeed.Place, known map[kvfeed.Place]bool, room *int64) (skipped []kvfeed.Place, err error) {
 	query := url.Values{}
 	for _, p := range places {

@@ -109,3 +109,44 @@ func TestManyHoldersAreAskedForWithoutAPause(t *testing.T) {
 		t.Errorf("each request for holders that are lacking has a line:\n%s", text)
 	}
 }
+
+// A peer that has nothing of what is wanted changes nothing about what the next peer is asked for.
+func TestTheNextPeerIsAskedForTheSameHolders(t *testing.T) {
+	answers := func(skips int) string {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			out, err := newWriter(w, header{})
+			for i := range skips {
+				if err == nil {
+					err = out.skip(skippedHolder{Worker: fmt.Sprint("http://w:", i), Why: "it is cold"})
+				}
+			}
+			if err == nil {
+				err = out.close()
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}))
+		t.Cleanup(s.Close)
+		return s.URL
+	}
+	second := newAskedPeer(t)
+	k := lackingKeeper(t, 1, slog.New(slog.DiscardHandler))
+	for i, c := range []struct {
+		first  string
+		places []kvfeed.Place
+		want   []string
+	}{
+		{answers(0), []kvfeed.Place{{Worker: "http://w:1"}, {Worker: "http://w:2", Rank: 1}}, []string{"0@http://w:1", "1@http://w:2"}},
+		{answers(0), nil, nil},
+		{answers(mostAsked + 10), nil, nil},
+	} {
+		room := int64(1 << 20)
+		k.ask(t.Context(), []string{c.first, second.URL}, c.places, map[kvfeed.Place]bool{}, &room)
+		second.mu.Lock()
+		if len(second.asked) != i+1 || !slices.Equal(second.asked[i], c.want) {
+			t.Errorf("the second peer is asked for %v, want %v", second.asked, c.want)
+		}
+		second.mu.Unlock()
+	}
+}
