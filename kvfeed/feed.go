@@ -411,6 +411,7 @@ func (feed *Feed) insert(f *follower) bool {
 		return false
 	}
 	feed.streams[f.holder] = f
+	feed.warm.streams.Store(int64(len(feed.streams)))
 	return true
 }
 
@@ -424,6 +425,7 @@ func (feed *Feed) end(f *follower, why string) {
 	feed.mu.Lock()
 	if feed.streams[f.holder] == f {
 		delete(feed.streams, f.holder)
+		feed.warm.streams.Store(int64(len(feed.streams)))
 	}
 	feed.mu.Unlock()
 	f.log.Info("stopped following KV events", "why", why)

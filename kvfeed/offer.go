@@ -31,6 +31,7 @@ type checkpointCounters struct{ confirmed, refused, unfit atomic.Uint64 }
 type warming struct {
 	holding  atomic.Bool   // streams with a replay endpoint wait for a checkpoint: see Hold
 	asking   atomic.Bool   // somebody calls Lacking: streams without a replay keep messages
+	streams  atomic.Int64  // the length of Feed.streams
 	released chan struct{} // capacity 1: reconcile again
 	lacking  chan struct{} // capacity 1: see Lacking
 	counters checkpointCounters
@@ -323,6 +324,7 @@ func (feed *Feed) supply(f *follower) {
 		return
 	}
 	f.supplied = true
+	f.sequence.room = func() int { return keptRoom(int(feed.warm.streams.Load())) }
 	f.sequence.lacking = func() {
 		select {
 		case feed.warm.lacking <- struct{}{}:

@@ -206,16 +206,25 @@ func (s *sequence) join(r *resumption) error {
 	return nil
 }
 
-// The bounds of the messages that one sequence keeps for a checkpoint. A checkpoint is some hundred milliseconds old
-// when it comes. A busy engine sends a hundred messages of some kilobytes in this time.
+// The bounds of the messages that sequences keep for a checkpoint. A checkpoint is some hundred milliseconds old when
+// it comes. A busy engine sends a hundred messages of some kilobytes in this time. If no peer has a checkpoint, a
+// sequence keeps messages for good. So all streams share 256 MiB, and each has 64 KiB at least.
 const (
-	keptMessages = 4096
-	keptBytes    = 4 << 20
+	keptMessages   = 4096
+	mostKeptBytes  = 4 << 20
+	leastKeptBytes = 64 << 10
+	allKeptBytes   = 256 << 20
 )
+
+// keptRoom returns how many bytes one of n streams may keep.
+func keptRoom(n int) int {
+	return min(max(allKeptBytes/max(n, 1), leastKeptBytes), mostKeptBytes)
+}
 
 // retain keeps a live message until a checkpoint comes. If there is no more room, it keeps only the new message: a
 // later checkpoint may include that one.
 func (s *sequence) retain(seq uint64, payload []byte) {
+	s.kept.maxBytes = min(s.cfg.PendingBytes, s.room())
 	if _, full := s.kept.put(seq, payload, true); full {
 		s.kept.forget()
 		s.kept.put(seq, payload, true)

@@ -54,6 +54,7 @@ type sequence struct {
 	// For checkpoints: see resume.go.
 	resume   *resumption // waits until the engine confirms it; nil: there is none
 	lacking  func()      // called when the stream begins to keep messages for a checkpoint; nil: it keeps none
+	room     func() int  // with lacking: most bytes of kept
 	kept     pending     // without a replay: the live messages of this connection since the last loss, from keptFrom on
 	keptFrom uint64
 }
@@ -78,7 +79,7 @@ type sequenceCounters struct {
 func newSequence(cfg StreamConfig, replay string, h Handler) *sequence {
 	s := &sequence{cfg: cfg, h: h, replay: replay, kick: make(chan struct{}, 1), whole: true}
 	s.pending.maxMessages, s.pending.maxBytes = cfg.PendingMessages, cfg.PendingBytes
-	s.kept.maxMessages, s.kept.maxBytes = min(cfg.PendingMessages, keptMessages), min(cfg.PendingBytes, keptBytes)
+	s.kept.maxMessages = min(cfg.PendingMessages, keptMessages)
 	return s
 }
 
