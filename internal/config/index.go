@@ -33,7 +33,7 @@ func (c *Config) validateIndexOff(found *problems) {
 			found.add(key, errors.New("it has no effect with index.url, because the index is in the index service: set it there, or remove it"))
 		}
 	}
-	i.validateWarmStartOff(found)
+	c.validateWarmStartOff(found)
 	// The file of a router that has its index elsewhere may be that of `warmpath index`, too, which always listens.
 	if s := c.IndexService; s.Listen == "" && s.GRPCListen == "" && !i.Elsewhere() {
 		for _, one := range []struct {
@@ -51,14 +51,16 @@ func (c *Config) validateIndexOff(found *problems) {
 	}
 }
 
-// validateWarmStartOff finds settings of peers and of the snapshot file that have no effect.
-func (i *Index) validateWarmStartOff(found *problems) {
-	usual := snapshot.DefaultConfig()
+// validateWarmStartOff finds settings of peers and of the snapshot file that have no effect. Routers that share their
+// requests with a key are peers, too.
+func (c *Config) validateWarmStartOff(found *problems) {
+	i, usual := &c.Index, snapshot.DefaultConfig()
+	peers := len(i.Peers) > 0 || c.Sync.On() && (c.Sync.Key != "" || c.Sync.KeyFile != "")
 	if i.SnapshotFile == "" && i.SnapshotInterval != usual.SnapshotInterval {
 		found.add("index.snapshot_interval", errors.New("it has no effect without a file: set index.snapshot_file, too, or remove it"))
 	}
-	if len(i.Peers) == 0 && i.PeerTimeout != usual.PeerTimeout {
-		found.add("index.peer_timeout", errors.New("it has no effect without peers: set index.peers, too, or remove it"))
+	if !peers && i.PeerTimeout != usual.PeerTimeout {
+		found.add("index.peer_timeout", errors.New("it has no effect without peers: set index.peers or sync with a key, too, or remove it"))
 	}
 	if i.TLS != (network.PeerTLS{}) && !i.AsksByTLS() {
 		found.add("index.tls", errors.New("it has no effect without an https address in index.url or index.peers"))

@@ -22,6 +22,8 @@ func TestSettingsOfTheIndexWithoutAnEffectAreErrors(t *testing.T) {
 		{"index: {tls: {server_name: x}, url: 'HTTPS://i:1'}", ""},
 		{"index: {snapshot_interval: 5s}", "index.snapshot_interval: it has no effect without a file"},
 		{"index: {snapshot_interval: 5s, snapshot_file: /tmp/x}", ""},
+		{"{index: {peer_timeout: 1s}, sync: {nats: 'nats://n:4222', key: 0123456789abcdef}}", ""}, // its routers are peers
+		{"{index: {peer_timeout: 1s}, sync: {nats: 'nats://n:4222'}}", "index.peer_timeout: it has no effect without peers"},
 		{"index: {peer_timeout: 1s}", "index.peer_timeout: it has no effect without peers"},
 		{"index: {peer_timeout: 1s, peers: ['http://r:9090']}", ""},
 		{"index: {bytes: 2MiB}", ""},
