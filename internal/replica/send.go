@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"slices"
 	"time"
-
-	"github.com/warmpath/warmpath/internal/tenant"
 )
 
 const (
@@ -38,11 +36,13 @@ type sender struct {
 	hello          bool                 // the next heartbeat wants an answer
 	answered       map[uint64]time.Time // see mayAnswer
 	later          map[uint64]order     // answers that are due
+	spending       spending
 }
 
 // share sends what is due, and looks for what did not come, until ctx ends. Then it says goodbye.
 func (s *Sync) share(ctx context.Context) {
 	w := sender{s: s, connection: connection{s: s}, sign: newSigner(s.cfg.Key, s.cfg.Group), hello: true, answered: map[uint64]time.Time{}, later: map[uint64]order{}}
+	w.spending.changed = map[string]time.Time{}
 	tick := time.NewTicker(lookInterval)
 	defer tick.Stop()
 	gap := time.NewTimer(time.Hour) // set while requests that were placed wait for placedGap
@@ -97,7 +97,7 @@ func (s *Sync) share(ctx context.Context) {
 // changed notes that the connection changed.
 func (w *sender) changed() {
 	if w.connection.changed() {
-		w.hello = true
+		w.hello, w.spending.repeated = true, time.Time{}
 		wake(w.s.greet)
 	}
 	w.reach = w.s.reach()
@@ -149,7 +149,7 @@ func (w *sender) heartbeat(now time.Time) {
 			}
 			return to
 		})
-		return w.appendSpent(to, false)
+		return w.repeatSpent(w.appendSpent(to, false), now)
 	})
 	w.hello = w.hello && !s.link.connected()
 }
@@ -167,25 +167,6 @@ func (s *Sync) echoes(to []echo) []echo {
 			to = append(to, echo{to: p.id, clock: p.clock, held: now.Sub(p.clockAt).Microseconds()})
 		}
 	}
-	return to
-}
-
-// tellSpent sends what tenants have spent, if it changed.
-func (w *sender) tellSpent() {
-	if records := w.appendSpent(nil, false); len(records) > 0 {
-		w.flush(func(to []byte) []byte { return append(to, records...) })
-	}
-}
-
-// appendSpent appends what tenants have spent: all tenants, or those for which it changed since the last call.
-func (w *sender) appendSpent(to []byte, all bool) []byte {
-	if w.s.parts.Tenants == nil {
-		return to
-	}
-	w.s.parts.Tenants.Spent(all, func(name string, t tenant.Spent) {
-		told := spent{name, t.Requests, t.Tokens, t.Active}
-		to = appendRecord(to, recordSpent, told.append)
-	})
 	return to
 }
 

@@ -85,6 +85,23 @@ func (r *Registry) Spent(all bool, visit func(name string, s Spent)) {
 	}
 }
 
+// SpentBy returns what a tenant has spent, and false if it has no limit or no request since the start.
+func (r *Registry) SpentBy(name string) (spent Spent, ok bool) {
+	t := r.ByName(name)
+	if t == nil || !t.limited() {
+		return spent, false
+	}
+	s := t.cell.Load()
+	if s == nil {
+		return spent, false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	spent = s.spent
+	spent.Active = s.active
+	return spent, true
+}
+
 // SpentElsewhere takes what a tenant has spent at another router from its limits here. change has the differences to
 // what was known before. now is Unix nanoseconds. A debt is bounded (mostDebt), so that no report can close out a
 // tenant for long.
