@@ -179,7 +179,10 @@ func (b *bus) join(t testing.TB, cfg Config, workers int, tenants *tenant.Regist
 	cfg.Embedded = true
 	m := &member{t: t, trust: fleet.TrustExact, fleet: fleet.New(fleet.Config{}), ended: make(chan error, 1)}
 	var peer func() *warmpath.Peer
-	number := func(own, count int) { m.placed.Store(&[2]int{own, count}) }
+	number := func(own, count int) {
+		m.placed.Store(&[2]int{own, count})
+		m.router.SetReplicas(own, count)
+	}
 	m.sync = New(cfg, Parts{NewPeer: func() *warmpath.Peer { return peer() }, Fleet: m.fleet, SetReplicas: number, Tenants: tenants, Log: discard, Name: fmt.Sprint("router ", len(b.links))})
 	var err error
 	m.router, err = warmpath.New(warmpath.Options{Fleet: m.fleet, Policy: b.policy, ApproximateTTL: b.approximate, Observer: m.sync.Observer()})

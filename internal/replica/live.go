@@ -76,11 +76,12 @@ func (s *Sync) forget(p *peer) {
 	s.number()
 	now := time.Now().UnixNano()
 	s.receiver.countKeys(p)
-	for left := p.placements.Len(); left > 0; {
+	for {
+		// Without a request, Close forgets what is expected of the peer. If a policy panics, the request over which it
+		// panicked has ended, and the others have not.
+		before := p.placements.Len()
 		s.end(p, now)
-		// If a policy panics, the request over which it panicked has ended, and the others have not.
-		before := left
-		if left = p.placements.Len(); left >= before {
+		if left := p.placements.Len(); left == 0 || left >= before {
 			break
 		}
 	}

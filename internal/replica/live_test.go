@@ -173,6 +173,51 @@ func TestTheDelayOfMessagesIsMeasuredByRoundTrips(t *testing.T) {
 	})
 }
 
+// expects returns the number of other routers' requests that the router expects at its workers, beyond those that it
+// has heard of.
+func (m *member) expects() (n int64) {
+	m.t.Helper()
+	d, err := m.router.Explain(context.Background(), &warmpath.Request{Model: "llama", Tokens: []uint32{1, 2, 3}, Now: time.Now().UnixNano()})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	for i := range d.Candidates {
+		n += d.Candidates[i].Load.Others.Requests
+	}
+	return n - m.requests()
+}
+
+// A router whose messages are late expects requests of the others, as often as these place some. When a router leaves
+// without a request under way, nothing is expected of it.
+func TestRequestsOfARouterThatLeavesIdleAreNotExpected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBus(1)
+		b.fixed = 50 * time.Millisecond
+		one, two := b.join(t, DefaultConfig(), 4, nil), b.join(t, DefaultConfig(), 4, nil)
+		b.join(t, DefaultConfig(), 4, nil) // without a third router, no router would avoid the workers of others
+		testenv.Pass(2 * time.Second)
+		for i := range 100 {
+			done(one.route(i, 320, ""))
+			testenv.Pass(10 * time.Millisecond)
+		}
+		testenv.Pass(200 * time.Millisecond)
+		if n := two.requests(); n != 0 {
+			t.Fatalf("%d requests are under way", n)
+		}
+		if two.expects() == 0 {
+			t.Error("no requests are expected of a router that places many")
+		}
+		one.stop()
+		testenv.Pass(time.Second)
+		if n := two.place(); n[1] != 2 {
+			t.Fatalf("%d routers are left", n[1])
+		}
+		if n := two.expects(); n != 0 {
+			t.Errorf("%d requests are expected of a router that has left", n)
+		}
+	})
+}
+
 func TestAPanicOfAPolicyEndsNoProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBus(1)
