@@ -61,6 +61,8 @@ func (c *Config) advise(problem string) string {
 	switch {
 	case has("permission"):
 		return fmt.Sprintf("give the user of NATS the right to publish and to subscribe at %s.sync.>", c.Group)
+	case has("maximum payload"):
+		return fmt.Sprintf("set max_payload of the NATS server to its default, 1MB: messages of routers have up to %d KiB, and a request whose message is too long is not shared", (maxPacket+1023)>>10)
 	case has("cluster name"):
 		return "set the same sync.group at all routers"
 	case c.Embedded && has("authorization", "authentication"):
@@ -113,9 +115,10 @@ func (w *warnings) due(kind string, now time.Time) bool {
 // happened notes an error of a connection that stays.
 func (l *natsLink) happened(err error) {
 	l.note(err)
-	if !errors.Is(err, nats.ErrPermissionViolation) {
+	if !errors.Is(err, nats.ErrPermissionViolation) && !errors.Is(err, nats.ErrMaxPayload) {
 		return
 	}
+	l.refused.Store(l.timed(err))
 	if advice := l.cfg.advise(err.Error()); l.warned.due(advice, time.Now()) {
 		l.log.Warn("NATS refuses messages for the other routers", "error", l.cfg.withoutSecrets(err.Error()), "advice", advice)
 	}

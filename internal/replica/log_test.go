@@ -177,9 +177,53 @@ func TestTheLogSaysThatNATSRefusesMessages(t *testing.T) {
 	}).ClientURL()
 	cfg.User, cfg.Password = "u", "a password"
 	book, log := logged(slog.LevelInfo)
-	connectWith(t, cfg, log)
+	m := connectWith(t, cfg, log)
 	testenv.Until(t, "the log says what is missing", func() bool {
 		return len(book.lines("level=WARN", "NATS refuses messages", "warmpath.sync.", "the right to publish and to subscribe at warmpath.sync.>")) > 0
+	})
+	testenv.Until(t, "the status says so, too", func() bool {
+		now := m.sync.Status()
+		return now.Connected && strings.Contains(now.LastError, "Permissions Violation") && now.ErrorAt != nil
+	})
+}
+
+// A server with a small max_payload does not take the message of a long prompt.
+func TestTheLogSaysThatTheServerTakesNoLongMessages(t *testing.T) {
+	for payload, connects := range map[int32]bool{4096: true, maxPacket - 1: true, maxPacket: false, 1 << 20: false} {
+		t.Run(fmt.Sprint(payload), func(t *testing.T) {
+			t.Parallel()
+			cfg := DefaultConfig()
+			cfg.NATS = natsServer(t, 0, func(o *server.Options) { o.MaxPayload = payload }).ClientURL()
+			book, log := logged(slog.LevelInfo)
+			m, other := connectWith(t, cfg, log), connect(t, cfg)
+			testenv.Until(t, "they know each other", func() bool { return len(m.sync.Status().Peers) == 1 && len(other.sync.Status().Peers) == 1 })
+			testenv.Until(t, "the log and the status say so if messages are refused", func() bool {
+				now := m.sync.Status()
+				return (len(book.lines("level=WARN", "NATS refuses messages", fmt.Sprint("max_payload is ", payload), "set max_payload")) == 1) == connects &&
+					strings.Contains(now.LastError, "max_payload") == connects
+			})
+			if payload == 4096 {
+				d := m.route(1, 16*1024, "")
+				testenv.Until(t, "the status says how long the message is", func() bool {
+					return strings.HasPrefix(m.sync.Status().LastError, "a message of ")
+				})
+				done(d)
+			}
+		})
+	}
+	t.Run("later", func(t *testing.T) { // without the look at the connection, a message says it
+		cfg := DefaultConfig()
+		cfg.NATS = natsServer(t, 0, func(o *server.Options) { o.MaxPayload = 4096 }).ClientURL()
+		book, log := logged(slog.LevelInfo)
+		m := connectWith(t, cfg, log)
+		testenv.Until(t, "it is connected", func() bool { return m.sync.Status().LastError != "" })
+		l := m.sync.link.(*natsLink)
+		l.warned.mu.Lock()
+		clear(l.warned.at) // as a minute later
+		l.warned.mu.Unlock()
+		if err := l.publish(0, make([]byte, 5000)); err == nil || len(book.lines("level=WARN", "a message of 5000 bytes")) != 1 {
+			t.Errorf("a message that is too long: %v", err)
+		}
 	})
 }
 

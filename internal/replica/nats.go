@@ -41,6 +41,8 @@ type natsLink struct {
 	conn atomic.Pointer[nats.Conn]     // nil before the first attempt to connect
 	node atomic.Pointer[embedded]      // nil without an embedded server
 	last atomic.Pointer[errorWithTime] // of the connection
+	// refused is why NATS does not pass on all messages of the present connection; nil: it does, as far as is known.
+	refused atomic.Pointer[errorWithTime]
 
 	warned warnings
 }
@@ -84,7 +86,18 @@ func (l *natsLink) publish(to uint64, packet []byte) error {
 	if conn == nil {
 		return nats.ErrConnectionClosed
 	}
-	return conn.Publish(l.subject(to), packet)
+	err := conn.Publish(l.subject(to), packet)
+	if errors.Is(err, nats.ErrMaxPayload) {
+		l.happened(fmt.Errorf("a message of %d bytes: %w", len(packet), err))
+	}
+	return err
+}
+
+// checkPayload notes if the server of a new connection does not take the longest packets.
+func (l *natsLink) checkPayload(conn *nats.Conn) {
+	if most := conn.MaxPayload(); most > 0 && most < maxPacket {
+		l.happened(fmt.Errorf("the server's max_payload is %d: %w", most, nats.ErrMaxPayload))
+	}
 }
 
 // local returns this machine's address on the way to the NATS server, or to another router's embedded server. It is not
@@ -156,7 +169,10 @@ func (l *natsLink) run(ctx context.Context, s *Sync) error {
 
 // options returns the options of the client of NATS.
 func (l *natsLink) options(s *Sync) ([]nats.Option, error) {
-	changed := func(*nats.Conn) { wake(s.changes) }
+	changed := func(conn *nats.Conn) {
+		l.checkPayload(conn)
+		wake(s.changes)
+	}
 	options := []nats.Option{
 		nats.Name("warmpath " + s.parts.Name), nats.NoEcho(), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
 		nats.CustomReconnectDelay(l.delay()), nats.Timeout(writeTimeout),
@@ -170,6 +186,7 @@ func (l *natsLink) options(s *Sync) ([]nats.Option, error) {
 		nats.ConnectHandler(changed), nats.ReconnectHandler(changed),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			l.note(err)
+			l.refused.Store(nil)
 			wake(s.changes)
 		}),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { l.note(err) }),
@@ -233,6 +250,11 @@ func refusedLogin(err error) bool {
 // note keeps the last error for operators.
 func (l *natsLink) note(err error) {
 	if err != nil {
-		l.last.Store(&errorWithTime{l.cfg.withoutSecrets(err.Error()), time.Now()})
+		l.last.Store(l.timed(err))
 	}
+}
+
+// timed returns err as operators may see it.
+func (l *natsLink) timed(err error) *errorWithTime {
+	return &errorWithTime{l.cfg.withoutSecrets(err.Error()), time.Now()}
 }

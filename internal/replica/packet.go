@@ -29,7 +29,8 @@ const (
 	signedBytes  = 16
 	flagSigned   = 1 << 0
 	flagDigested = 1 << 1
-	// packetBytes is the length at which a packet ends, and a further one begins. A NATS server takes 1 MB by default.
+	// packetBytes is the length at which a packet ends, and a further one begins. A NATS server takes 1 MB by default: see
+	// checkPayload.
 	packetBytes = 64 << 10
 	// maxPacket bounds a packet that is read.
 	maxPacket = packetBytes + maxRecord + headerBytes + signedBytes

@@ -15,9 +15,10 @@ type Status struct {
 	Name  string `json:"name"`
 	// Connected: NATS is connected, or the embedded server is connected to another router's. Otherwise the router serves
 	// alone.
-	Connected bool         `json:"connected"`
-	Signed    bool         `json:"signed"` // a key is set
-	Requests  int          `json:"requests"`
+	Connected bool `json:"connected"`
+	Signed    bool `json:"signed"` // a key is set
+	Requests  int  `json:"requests"`
+	// LastError is why the router serves alone, or if it is connected, why NATS does not pass on all messages.
 	LastError string       `json:"last_error,omitempty"`
 	ErrorAt   *time.Time   `json:"last_error_at,omitempty"`
 	Peers     []PeerStatus `json:"peers"`
@@ -61,8 +62,12 @@ func (s *Sync) Status() Status {
 	out := Status{Mode: s.cfg.mode(), Group: s.cfg.Group, ID: idText(s.id), Name: s.parts.Name, Connected: s.link.connected(),
 		Signed: s.cfg.Key != "", Peers: []PeerStatus{}, Counts: s.countsNow()}
 	out.Requests, _, _ = s.out.counts()
-	if l, ok := s.link.(*natsLink); ok && !out.Connected {
-		if e := l.problem(); e != nil {
+	if l, ok := s.link.(*natsLink); ok {
+		e := l.refused.Load()
+		if !out.Connected {
+			e = l.problem()
+		}
+		if e != nil {
 			out.LastError, out.ErrorAt = e.text, &e.at
 		}
 	}
