@@ -10,12 +10,19 @@ import (
 // find each other.
 const aloneAfter = time.Second
 
+// shortLife is below what a connection stands in a network that works: a server that refuses a client does so earlier.
+// After shortConnections of them in a row the log says so, and says no longer that there is a connection.
+const shortLife, shortConnections = 5 * time.Second, 3
+
 // connection notes when the connection to the other routers comes and goes, and says so in the log. It belongs to the
 // goroutine of Sync.share. Callers of its methods do not hold Sync.mu.
 type connection struct {
 	s        *Sync
 	up       bool
 	seen     bool      // up is known
+	since    time.Time // when the connection came about
+	short    int       // connections in a row that broke within shortLife
+	quiet    bool      // the log does not say that there is a connection, because the ones before were short
 	alone    time.Time // since when there is no connection
 	warned   bool      // the log says so
 	warnedAt time.Time
@@ -29,11 +36,20 @@ func (c *connection) changed() bool {
 	if c.seen && up == c.up {
 		return false
 	}
+	now, was := time.Now(), c.up
 	c.up, c.seen = up, true
 	if !up {
-		c.alone, c.warned = time.Now(), false // see warnAlone
+		switch {
+		case was && now.Sub(c.since) < shortLife:
+			c.short++
+		case was:
+			c.short = 0
+		}
+		c.alone, c.warned = now, false
+		c.warnAlone(now)
 		return false
 	}
+	c.since = now
 	s.counts.reconnects.Add(1)
 	closeOnce(s.joined)
 	s.mu.Lock()
@@ -41,8 +57,21 @@ func (c *connection) changed() bool {
 	for _, p := range s.peers {
 		p.differs = true
 	}
-	s.logConnected()
+	if c.quiet = c.short >= shortConnections; !c.quiet {
+		s.logConnected()
+	}
 	return true
+}
+
+// look says in the log that there is no connection, or that there is one that stands at last.
+func (c *connection) look(now time.Time) {
+	c.warnAlone(now)
+	if c.up && c.quiet && now.Sub(c.since) >= shortLife {
+		c.short, c.quiet = 0, false
+		c.s.mu.Lock()
+		defer c.s.mu.Unlock()
+		c.s.logConnected()
+	}
 }
 
 // logConnected logs that there is a connection. Whether there are other routers, and understand this one, is not known
@@ -73,13 +102,18 @@ func (s *Sync) heard() (n int) {
 }
 
 // warnAlone logs once why there is no connection, and again when there is another reason. It logs at most every ten
-// seconds, also of a connection that comes and goes.
+// seconds, also of a connection that comes and goes, and once a minute of connections that break soon.
 func (c *connection) warnAlone(now time.Time) {
-	if c.up || now.Sub(c.alone) < aloneAfter {
+	long := now.Sub(c.alone) >= aloneAfter
+	if c.up || !long && c.short < shortConnections {
 		return
 	}
+	gap := 10 * aloneAfter
+	if !long {
+		gap = warnInterval
+	}
 	f := c.s.link.fault()
-	if now.Sub(c.warnedAt) < 10*aloneAfter || c.warned && f.advice == c.advice {
+	if now.Sub(c.warnedAt) < gap || c.warned && f.advice == c.advice {
 		return
 	}
 	c.warned, c.warnedAt, c.advice = true, now, f.advice
@@ -87,6 +121,9 @@ func (c *connection) warnAlone(now time.Time) {
 	if c.s.cfg.Embedded {
 		to = "another router"
 	}
-	c.s.parts.Log.Warn("no connection to "+to+": this router serves alone, and tries to connect again",
-		"sync", c.s.cfg.mode(), "servers", f.servers, "error", f.problem, "advice", f.advice)
+	text := "no connection to " + to + ": this router serves alone, and tries to connect again"
+	if !long {
+		text = "the connection to " + to + " breaks again and again: this router serves alone in between, and tries to connect again"
+	}
+	c.s.parts.Log.Warn(text, "sync", c.s.cfg.mode(), "servers", f.servers, "error", f.problem, "advice", f.advice)
 }

@@ -85,6 +85,8 @@ func (c *Config) advise(problem string) string {
 		return "set sync.tls.ca_file to the authority of the server's certificate, and sync.tls.server_name to a name in it"
 	case has("secure connection not available"):
 		return "turn on TLS at the server, or write nats:// and set none of sync.tls"
+	case has("connection reset", "eof", "broken pipe"):
+		return "the server closes the connection: is it NATS, and what does its log say?"
 	case has("tls:"):
 		return "does the server ask for a certificate? Set sync.tls.cert_file and key_file"
 	}

@@ -73,6 +73,47 @@ func TestAConnectionThatComesAndGoesDoesNotFloodTheLog(t *testing.T) {
 	})
 }
 
+// A server breaks each connection a moment after it began. The log says why, and not that there is a connection.
+func TestTheLogSaysWhyConnectionsBreakSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBus(1)
+		one := b.join(t, DefaultConfig(), 1, nil)
+		testenv.Pass(2 * shortLife)
+		book := one.logTo()
+		change := func(off bool) {
+			b.set(func() { one.link.off = off })
+			wake(one.sync.changes)
+			testenv.Pass(lookInterval)
+		}
+		change(true)
+		for i := range 100 {
+			if n := len(book.lines("level=WARN")); n > 0 != (i >= shortConnections) || n > 1 {
+				t.Fatalf("after %d short connections, the log warns: %q", i, book.lines("level=WARN"))
+			}
+			change(false)
+			change(true)
+		}
+		if len(book.lines("level=WARN", "breaks again and again", errOff.Error(), "switch it on")) == 0 {
+			t.Errorf("the log does not say why: %q", book.lines("level=WARN"))
+		}
+		if n := len(book.lines("level=INFO", "connected to NATS")); n > shortConnections {
+			t.Errorf("the log says %d times that there is a connection", n)
+		}
+		change(false)
+		before := len(book.lines("connected to NATS"))
+		testenv.Pass(2 * shortLife)
+		if n := len(book.lines("connected to NATS")); n != before+1 {
+			t.Errorf("the log says %d times that the connection stands", n-before)
+		}
+		for _, off := range []bool{true, false} {
+			change(off)
+		}
+		if n := len(book.lines("connected to NATS")); n != before+2 {
+			t.Error("the log does not say that there is a connection again")
+		}
+	})
+}
+
 // Each message is of a router that is new, or asks for a heartbeat.
 func TestHeartbeatsAreSentSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -81,7 +81,7 @@ func (s *Sync) share(ctx context.Context) {
 			w.changed()
 		case now := <-tick.C:
 			s.look(now)
-			w.connection.warnAlone(now)
+			w.connection.look(now)
 			for _, o := range w.later {
 				w.obey(o)
 			}
