@@ -138,6 +138,14 @@ func (c *Config) open(address string) bool {
 	return err == nil && !network.Loopback(address) && c.User == "" && (c.TLS.CAFile == "" || c.TLS.CertFile == "")
 }
 
+// hidden reports whether routers of other machines are named, and cannot connect to this one.
+func (c *Config) hidden() bool {
+	return c.Embedded && network.Loopback(c.Listen) && slices.ContainsFunc(c.Routes, func(route string) bool {
+		u, err := url.Parse(route)
+		return err == nil && !network.LoopbackHost(u.Hostname())
+	})
+}
+
 func (c *Config) validateEmbedded(add func(key, text string, args ...any)) {
 	for _, one := range []struct{ key, address string }{{"listen", c.Listen}, {"client_listen", c.ClientListen}} {
 		if c.Embedded && c.open(one.address) {

@@ -16,3 +16,11 @@ func (s *Sync) warnUnsigned() {
 			"group", s.cfg.Group, "advice", "set the same sync.key_file at all routers")
 	}
 }
+
+// warnHidden logs that routers of other machines cannot connect to this one.
+func (s *Sync) warnHidden() {
+	if s.cfg.hidden() {
+		s.parts.Log.Warn("only this machine reaches sync.listen "+s.cfg.Listen+", and sync.routes names other machines",
+			"advice", "set sync.listen to 0.0.0.0:4248 with sync.user and a password, at all routers")
+	}
+}

@@ -80,3 +80,34 @@ func TestTheLogWarnsOfLimitsWithoutAKey(t *testing.T) {
 		})
 	}
 }
+
+// Two machines with the default address never meet.
+func TestTheLogWarnsOfAnAddressThatOtherMachinesDoNotReach(t *testing.T) {
+	for name, c := range map[string]struct {
+		listen string
+		routes []string
+		warns  bool
+	}{
+		"a route to another machine":   {"127.0.0.1:0", []string{"nats-route://127.0.0.1:1", "nats-route://192.0.2.1:4248"}, true},
+		"a name":                       {"localhost:0", []string{"nats-route://router-b.invalid:4248"}, true},
+		"routes to this machine":       {"127.0.0.1:0", []string{"nats-route://127.0.0.1:1", "nats-route://localhost:1"}, false},
+		"no routes":                    {"127.0.0.1:0", nil, false},
+		"an address on all interfaces": {"0.0.0.0:0", []string{"nats-route://192.0.2.1:4248"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := DefaultConfig()
+			cfg.Embedded, cfg.Listen, cfg.Routes, cfg.User, cfg.Password = true, c.listen, c.routes, "u", "a password"
+			book, log := logged(slog.LevelInfo)
+			s := New(cfg, Parts{Log: discard})
+			log(s)
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			if err := s.Run(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if lines := book.lines("level=WARN", "sync.listen", "0.0.0.0:4248"); len(lines) > 0 != c.warns {
+				t.Errorf("the log: %q", lines)
+			}
+		})
+	}
+}

@@ -120,6 +120,7 @@ func (o observer) Freed(id uint64, e warmpath.Ending) { o.out.freed(id, e, time.
 // Run shares requests until ctx ends. Then it says goodbye, and the load of the peers is dropped. It returns an error
 // if the embedded server cannot start. Other faults of NATS are no errors: the router serves alone, and connects again.
 func (s *Sync) Run(ctx context.Context) error {
+	s.warnHidden()
 	if s.parts.Tenants != nil {
 		s.warnUnsigned()
 		s.parts.Tenants.Share(true)
