@@ -173,8 +173,7 @@ func TestTheDelayOfMessagesIsMeasuredByRoundTrips(t *testing.T) {
 	})
 }
 
-// expects returns the number of other routers' requests that the router expects at its workers, beyond those that it
-// has heard of.
+// expects returns the number of other routers' requests that the router expects at its workers, and has not heard of.
 func (m *member) expects() (n int64) {
 	m.t.Helper()
 	d, err := m.router.Explain(context.Background(), &warmpath.Request{Model: "llama", Tokens: []uint32{1, 2, 3}, Now: time.Now().UnixNano()})
@@ -184,7 +183,7 @@ func (m *member) expects() (n int64) {
 	for i := range d.Candidates {
 		n += d.Candidates[i].Load.Others.Requests
 	}
-	return n - m.requests()
+	return n
 }
 
 // A router whose messages are late expects requests of the others, as often as these place some. When a router leaves
