@@ -1,6 +1,7 @@
 package warmpath
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -29,7 +30,8 @@ type Peer struct {
 	dropped   uint64
 	forgotten uint64
 	spare     []*told
-	spareKeys int // keys for which spare has room
+	spareKeys int                  // keys for which spare has room
+	levels    []fleet.ServiceLevel // of the last request
 
 	delay                time.Duration // see SetDelay
 	lastAt               int64         // when the last placement came, Unix nanoseconds; 0 is never
@@ -61,8 +63,8 @@ type told struct {
 	keys           []block.Key
 	ahead          []block.Key
 	marks          []fleet.Mark
-	levels         []fleet.ServiceLevel
-	learned        []learnedPrompt // entries that an unsent request removes
+	levels         []fleet.ServiceLevel // not changed, also after the end of the request: see [fleet.Work.Levels]
+	learned        []learnedPrompt      // entries that an unsent request removes
 	previous, next *told
 }
 
@@ -208,12 +210,23 @@ func (p *Peer) begin(pl *Placement, h fleet.Holder, now int64) *told {
 		t.keys = append(t.keys, pl.Keys[:min(len(pl.Keys), MaxPlacementKeys)]...)
 		t.ahead = append(t.ahead, pl.AheadKeys[:min(len(pl.AheadKeys), MaxPlacementKeys)]...)
 	}
-	for _, l := range pl.Levels[:min(len(pl.Levels), fleet.MaxServiceLevels)] {
+	t.levels = p.keepLevels(pl.Levels)
+	return t
+}
+
+// keepLevels returns a copy of the valid ones of levels. Requests in a row that have the same levels share the copy.
+func (p *Peer) keepLevels(levels []fleet.ServiceLevel) []fleet.ServiceLevel {
+	var room [fleet.MaxServiceLevels]fleet.ServiceLevel
+	valid := room[:0]
+	for _, l := range levels[:min(len(levels), fleet.MaxServiceLevels)] {
 		if l.Validate() == nil {
-			t.levels = append(t.levels, l)
+			valid = append(valid, l)
 		}
 	}
-	return t
+	if !slices.Equal(valid, p.levels) {
+		p.levels = slices.Clone(valid)
+	}
+	return p.levels
 }
 
 // work returns the load of t. size is the number of tokens of a block of the holder's engine.
@@ -368,8 +381,8 @@ func (p *Peer) recycle(t *told) {
 	}
 	p.spareKeys += room
 	clear(t.learned)
-	t.policy, t.shadow, t.base, t.firstToken = nil, nil, "", 0
-	t.keys, t.ahead, t.marks, t.levels, t.learned = t.keys[:0], t.ahead[:0], t.marks[:0], t.levels[:0], t.learned[:0]
+	t.policy, t.shadow, t.base, t.firstToken, t.levels = nil, nil, "", 0, nil
+	t.keys, t.ahead, t.marks, t.learned = t.keys[:0], t.ahead[:0], t.marks[:0], t.learned[:0]
 	p.spare = append(p.spare, t)
 }
 

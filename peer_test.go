@@ -672,3 +672,23 @@ func BenchmarkTelling(b *testing.B) {
 		}
 	})
 }
+
+// A policy may still look at a list of requests under way when a request of it ends, and its memory is used again.
+func TestTheServiceLevelsOfARequestStayAsTheyAre(t *testing.T) {
+	w := newWorld(t, warmpath.Options{}, vllm())
+	p, pl := heard(t, w, prompt(1, 640))
+	var lists [][]fleet.Underway
+	want := []fleet.ServiceLevel{{FirstToken: time.Second}, {FirstToken: 2 * time.Second}}
+	for i, level := range want {
+		pl.ID, pl.Levels = uint64(i+1), []fleet.ServiceLevel{level}
+		p.Add(pl, second)
+		list, _ := w.fleet.Snapshot().AppendUnderway(nil, 0, second, 10)
+		lists = append(lists, list)
+		p.Free(pl.ID, warmpath.Ending{}, second)
+	}
+	for i, list := range lists {
+		if len(list) != 1 || !slices.Equal(list[0].Levels, want[i:i+1]) {
+			t.Errorf("list %d: %+v, want the level %+v", i, list, want[i])
+		}
+	}
+}

@@ -40,7 +40,7 @@ type Work struct {
 	Guess bool
 
 	// Levels are the service levels of the request, at most MaxServiceLevels; further ones do not count. The slice must
-	// not change before the reservation is released. nil means none.
+	// not change any more, also after the reservation is released: lists of requests under way have it. nil means none.
 	Levels []ServiceLevel
 	// Arrived is when the request arrived, in Unix nanoseconds: the time limits of Levels count from then on. 0 is the
 	// time of the reservation.
