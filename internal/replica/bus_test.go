@@ -176,7 +176,7 @@ func (m *member) place() [2]int { return *m.placed.Load() }
 // join starts a router with workers on the bus. It runs until stop is called, or the test ends.
 func (b *bus) join(t testing.TB, cfg Config, workers int, tenants *tenant.Registry) *member {
 	t.Helper()
-	cfg.Embedded = true
+	cfg.NATS = "nats://bus"
 	m := &member{t: t, trust: fleet.TrustExact, fleet: fleet.New(fleet.Config{}), ended: make(chan error, 1)}
 	var peer func() *warmpath.Peer
 	number := func(own, count int) {

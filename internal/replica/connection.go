@@ -57,7 +57,8 @@ func (c *connection) changed() bool {
 	for _, p := range s.peers {
 		p.differs = true
 	}
-	if c.quiet = c.short >= shortConnections; !c.quiet {
+	if c.quiet = c.short >= shortConnections; !c.quiet && (!s.cfg.Embedded || c.warned) {
+		// Without a warning before, the lines about the other routers say enough of a connection between embedded servers.
 		s.logConnected()
 	}
 	return true
@@ -77,18 +78,24 @@ func (c *connection) look(now time.Time) {
 // logConnected logs that there is a connection. Whether there are other routers, and understand this one, is not known
 // yet. Callers hold s.mu.
 func (s *Sync) logConnected() {
-	text := "connected to NATS: waiting for other routers"
-	if n := s.heard(); n > 0 {
-		text = fmt.Sprintf("connected to NATS: sharing requests with %d other routers", n)
+	text := "waiting for other routers"
+	switch n := s.heard(); n {
+	case 0:
+	case 1:
+		text = "sharing requests with 1 other router"
+	default:
+		text = fmt.Sprintf("sharing requests with %d other routers", n)
 	}
-	s.lines.log(s.parts.Log, slog.LevelInfo, lineConnection, text, "sync", s.cfg.mode(), "group", s.cfg.Group, "signed", s.cfg.Key != "")
+	s.lines.log(s.parts.Log, slog.LevelInfo, lineConnection, "connected to "+s.cfg.other()+": "+text,
+		"sync", s.cfg.mode(), "group", s.cfg.Group, "signed", s.cfg.Key != "")
 }
 
-// logFirst logs that requests are shared, if one other router is heard. Callers hold s.mu.
-func (s *Sync) logFirst() {
-	if s.heard() == 1 {
-		s.lines.log(s.parts.Log, slog.LevelInfo, lineRouter, "sharing requests with 1 other router", "sync", s.cfg.mode(), "group", s.cfg.Group, "signed", s.cfg.Key != "")
+// other names what the router connects to.
+func (c *Config) other() string {
+	if c.Embedded {
+		return "another router"
 	}
+	return "NATS"
 }
 
 // heard returns the number of routers that have told who they are. Callers hold s.mu.
@@ -117,10 +124,7 @@ func (c *connection) warnAlone(now time.Time) {
 		return
 	}
 	c.warned, c.warnedAt, c.advice = true, now, f.advice
-	to := "NATS"
-	if c.s.cfg.Embedded {
-		to = "another router"
-	}
+	to := c.s.cfg.other()
 	text := "no connection to " + to + ": this router serves alone, and tries to connect again"
 	if !long {
 		text = "the connection to " + to + " breaks again and again: this router serves alone in between, and tries to connect again"

@@ -216,7 +216,7 @@ func (e *embedded) watch(ctx context.Context, s *Sync) {
 		}
 		e.warnSubscriptions(&s.warned)
 		if now := e.peers(); now != known {
-			s.lines.log(e.log, slog.LevelInfo, lineRoute, "the number of other routers' NATS servers changed", "connected", now, "before", known)
+			e.log.Debug("the number of other routers' NATS servers changed", "connected", now, "before", known)
 			if time.Since(changed) > stoodInterval {
 				clear(e.hurried)
 			}

@@ -79,6 +79,8 @@ func (c *Config) advise(problem string) string {
 		return "does another router run, and can this machine reach its sync.listen at the address in sync.routes?"
 	case has("route port"):
 		return "an embedded server of another router listens there: use --sync-embedded and --sync-route instead of --sync-nats"
+	case has("authorization", "authentication", "credentials", "nkey", "jwt") && c.login() != "":
+		return "the server refuses " + c.login() + ": set what the server knows"
 	case has("authorization", "authentication", "credentials", "nkey", "jwt"):
 		return "set sync.user with sync.password_file, or sync.token_file, or sync.credentials_file, as the server asks for"
 	case has("unknown authority", "failed to verify"):
@@ -91,6 +93,19 @@ func (c *Config) advise(problem string) string {
 		return "does the server ask for a certificate? Set sync.tls.cert_file and key_file"
 	}
 	return "does NATS run there, is the address of sync.nats right, and can this machine reach it?"
+}
+
+// login names the settings with which the router logs in to a given NATS server; "" is none.
+func (c *Config) login() string {
+	switch {
+	case c.User != "":
+		return "sync.user with its password"
+	case c.Token != "":
+		return "the token of sync.token_file or WARMPATH_SYNC_TOKEN"
+	case c.CredentialsFile != "":
+		return "the user of sync.credentials_file"
+	}
+	return ""
 }
 
 // warnings bounds how often the log warns of the same: once each warnInterval. It is safe for concurrent use. The zero

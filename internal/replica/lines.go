@@ -14,7 +14,6 @@ const maxLines = 60
 // The kinds of lines that are bounded.
 const (
 	lineRouter     = "routers that come and go"
-	lineRoute      = "servers that come and go"
 	lineConnection = "a connection that comes and goes"
 	lineUnknown    = "workers of other routers that are not known"
 	linePanic      = "messages that made the router panic"

@@ -135,7 +135,9 @@ func TestTheLogSaysWhyThereIsNoConnection(t *testing.T) {
 		want   []string
 	}{
 		"a wrong password": {secret, func(c *Config) { c.User, c.Password = "u", "a wrong password" },
-			[]string{"Authorization Violation", "sync.user with sync.password_file"}},
+			[]string{"Authorization Violation", "the server refuses sync.user with its password"}},
+		"a wrong token": {func(o *server.Options) { o.Authorization = "the right token" }, func(c *Config) { c.Token = "a wrong token" },
+			[]string{"Authorization Violation", "the server refuses the token of sync.token_file"}},
 		"no password": {secret, func(*Config) {}, []string{"Authorization Violation", "sync.password_file"}},
 		"a server without TLS": {nil, func(c *Config) { c.TLS.CAFile = cert },
 			[]string{"secure connection not available", "turn on TLS at the server"}},
@@ -161,8 +163,8 @@ func TestTheLogSaysWhyThereIsNoConnection(t *testing.T) {
 			if warned := book.lines("level=WARN"); len(warned) > 2 { // a busy machine has no reason yet after a second
 				t.Errorf("%d warnings: %q", len(warned), warned)
 			}
-			if len(book.lines("wrong password")) > 0 {
-				t.Error("the log has the password")
+			if len(book.lines("wrong password"))+len(book.lines("wrong token")) > 0 {
+				t.Error("the log has the secret")
 			}
 		})
 	}
@@ -287,7 +289,7 @@ func TestTheLogSaysWhyRoutesAreRefused(t *testing.T) {
 	}
 }
 
-// Routers that start together log no warning.
+// Routers that start together log no warning, and one line about each other.
 func TestAHealthyStartLogsNoWarning(t *testing.T) {
 	var books []*logbook
 	var all []*member
@@ -303,10 +305,20 @@ func TestAHealthyStartLogsNoWarning(t *testing.T) {
 	testenv.Until(t, "they know each other", func() bool {
 		return len(all[0].sync.Status().Peers) == 1 && len(all[1].sync.Status().Peers) == 1
 	})
+	testenv.Until(t, "they say so", func() bool {
+		return len(books[0].lines("another router shares its requests", "routers=1")) == 1 && len(books[1].lines("another router shares its requests", "routers=1")) == 1
+	})
+	testenv.Until(t, "they are connected", func() bool {
+		return all[0].sync.Status().Counts.Connects > 0 && all[1].sync.Status().Counts.Connects > 0
+	})
 	took := time.Since(began)
 	for i, b := range books {
 		if warned := b.lines("level=WARN"); len(warned) > 0 && took < aloneAfter {
 			t.Errorf("router %d connected after %v, and warns: %q", i, took, warned)
+		}
+		said := b.lines("level=INFO")
+		if took < aloneAfter && (len(said) != 2 || len(b.lines("listens for other routers")) != 1) {
+			t.Errorf("router %d says more than that it listens, and that the other one shares its requests: %q", i, said)
 		}
 	}
 }

@@ -306,8 +306,8 @@ func (r *receiver) heartbeat(p *peer, h heartbeat, now time.Time) {
 		closeOnce(r.s.found)
 	}
 	if first {
-		r.s.lines.log(r.s.parts.Log, slog.LevelInfo, lineRouter, "another router shares its requests", "router", h.name, "admin", h.admin, "version", h.version)
-		r.s.logFirst()
+		r.s.lines.log(r.s.parts.Log, slog.LevelInfo, lineRouter, "another router shares its requests", "router", h.name, "admin", h.admin, "version", h.version,
+			"routers", r.s.heard(), "group", r.s.cfg.Group, "signed", r.s.cfg.Key != "")
 	}
 	if h.hello {
 		wake(r.s.greet)

@@ -86,16 +86,22 @@ func TestTheLogSaysWhetherOtherRoutersAreHeard(t *testing.T) {
 		if waiting, sharing := book.lines("waiting for other routers"), book.lines("sharing requests"); len(waiting) != 1 || len(sharing) != 0 {
 			t.Errorf("alone: %q, %q", waiting, sharing)
 		}
-		for range 2 {
-			b.join(t, DefaultConfig(), 1, nil)
-			testenv.Pass(time.Second)
-		}
-		if sharing := book.lines("sharing requests with 1 other router"); len(sharing) != 1 {
-			t.Errorf("with two others: %q", sharing)
+		two := b.join(t, DefaultConfig(), 1, nil)
+		testenv.Pass(time.Second)
+		b.join(t, DefaultConfig(), 1, nil)
+		testenv.Pass(time.Second)
+		if first, second := book.lines("another router shares its requests", "routers=1"), book.lines("another router shares its requests", "routers=2"); len(first) != 1 || len(second) != 1 {
+			t.Errorf("with two others: %q, %q", first, second)
 		}
 		again()
-		if again := book.lines("sharing requests with 2 other routers"); len(again) != 1 {
+		if again := book.lines("connected to NATS: sharing requests with 2 other routers"); len(again) != 1 {
 			t.Errorf("connected again: %q", again)
+		}
+		two.stop()
+		testenv.Pass(shortLife)
+		again()
+		if again := book.lines(`sharing requests with 1 other router"`); len(again) != 1 {
+			t.Errorf("connected again to one router: %q", again)
 		}
 	})
 }
