@@ -1,6 +1,7 @@
 package warmpath
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -23,6 +24,7 @@ type Peer struct {
 	// of the router, of its stores of prompts and of policies. None of the latter is held when a Peer is called.
 	mu        sync.Mutex // guards the fields below
 	requests  map[uint64]*told
+	most      int   // requests, at most, since the memory of the map was made: see forget
 	first     *told // the requests by the time of Add, the oldest first
 	last      *told
 	keyed     *told // the oldest request that may hold keys
@@ -216,8 +218,7 @@ func (p *Peer) begin(pl *Placement, h fleet.Holder, now int64) *told {
 
 // keepLevels returns a copy of the valid ones of levels. Requests in a row that have the same levels share the copy.
 func (p *Peer) keepLevels(levels []fleet.ServiceLevel) []fleet.ServiceLevel {
-	var room [fleet.MaxServiceLevels]fleet.ServiceLevel
-	valid := room[:0]
+	valid := make([]fleet.ServiceLevel, 0, fleet.MaxServiceLevels)
 	for _, l := range levels[:min(len(levels), fleet.MaxServiceLevels)] {
 		if l.Validate() == nil {
 			valid = append(valid, l)
@@ -339,6 +340,7 @@ func (p *Peer) expect(t *told, pl *Placement, trust fleet.Trust) {
 // insert adds t to the requests of p.
 func (p *Peer) insert(t *told) {
 	p.requests[t.id] = t
+	p.most = max(p.most, len(p.requests))
 	p.router.told.Add(1)
 	p.hold(t.held())
 	if p.keyed == nil {
@@ -355,6 +357,12 @@ func (p *Peer) insert(t *told) {
 // forget removes t from the requests of p.
 func (p *Peer) forget(t *told) {
 	delete(p.requests, t.id)
+	// A map never gives memory back. Without a new one, a peer keeps the memory of all requests that it ever had.
+	if n := len(p.requests); p.most > maxToldShare && n < p.most/2 {
+		smaller := make(map[uint64]*told, n)
+		maps.Copy(smaller, p.requests)
+		p.requests, p.most = smaller, n
+	}
 	p.router.told.Add(-1)
 	p.hold(-t.held())
 	if p.keyed == t {

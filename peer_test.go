@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -690,5 +691,47 @@ func TestTheServiceLevelsOfARequestStayAsTheyAre(t *testing.T) {
 		if len(list) != 1 || !slices.Equal(list[0].Levels, want[i:i+1]) {
 			t.Errorf("list %d: %+v, want the level %+v", i, list, want[i])
 		}
+	}
+}
+
+// The memory of a map does not shrink by itself.
+func TestRequestsOfAPeerThatHaveEndedTakeNoMemory(t *testing.T) {
+	if testenv.Race() {
+		t.Skip("it takes long with the race detector, and has one goroutine")
+	}
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	w := newWorld(t, warmpath.Options{}, vllm())
+	_, pl := heard(t, w, prompt(1, 640))
+	pl.Keys = nil
+	const peers, requests = 2, 1 << 15
+	var all []*warmpath.Peer
+	before := heap()
+	for range peers {
+		p := w.router.NewPeer()
+		for id := range uint64(requests) {
+			pl.ID = id + 1
+			p.Add(pl, second)
+		}
+		if n := p.Len(); n != requests {
+			t.Fatalf("%d requests", n)
+		}
+		for id := range uint64(requests - 1) {
+			p.Free(id+1, warmpath.Ending{}, second)
+		}
+		all = append(all, p)
+	}
+	took := heap() - before
+	for _, p := range all {
+		if p.Len() != 1 || !p.Has(requests) {
+			t.Fatal("the last request of a peer is lost")
+		}
+	}
+	if took > 1<<20 { // without new maps 2.5 MB
+		t.Errorf("%d requests take %d KiB", peers, took>>10)
 	}
 }
