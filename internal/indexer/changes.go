@@ -2,6 +2,7 @@ package indexer
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strconv"
 	"sync"
@@ -47,8 +48,6 @@ type change struct {
 	kind   changeKind
 	rankBlocks
 	parent block.Key // of the first block; 0: the first block begins a chain
-
-	name string // the model's name in the fleet, by which readers choose
 }
 
 // Changes publishes the changes of a router's indexes to readers. It is safe for concurrent use. Without readers a
@@ -87,13 +86,13 @@ func (c *Changes) Made(made warmpath.MadeIndex) func(*kvindex.Change) {
 	of := rankBlocks{blockSize: made.BlockSize}
 	of.model, of.group = unpooled(made.Model)
 	if c.reading.Load() > 0 {
-		c.publish(&change{kind: changeReset, name: made.Model, rankBlocks: of})
+		c.publish(&change{kind: changeReset, rankBlocks: of})
 	}
 	return func(k *kvindex.Change) {
 		if c.reading.Load() == 0 {
 			return
 		}
-		out := &change{kind: kindOf(k.Kind), name: made.Model, rankBlocks: of, parent: k.Parent}
+		out := &change{kind: kindOf(k.Kind), rankBlocks: of, parent: k.Parent}
 		out.place = c.placeOf(k.Holder)
 		out.cacheGroup, out.depth, out.keys, out.hashes = k.Group, k.Depth, slices.Clone(k.Keys), slices.Clone(k.Hashes)
 		switch k.Kind {
@@ -186,10 +185,29 @@ func (r *reader) close() {
 	}
 }
 
-// follow calls emit for each change, in order, until ctx ends or emit fails. model is the name of a model in the fleet;
-// "" means all. flush is called when there is nothing more to emit for now. If the reader was too slow, the last change
-// is changeLost, and follow returns lost.
-func (r *reader) follow(ctx context.Context, model string, emit func(*change) error, flush func() error) (lost bool, err error) {
+// streamChanges calls emit for each change that q selects, in order, until ctx ends or emit fails. flush is called when
+// there is nothing more to emit for now. The error wraps errNoModel or errBusy, or is that of ctx, emit or flush.
+func (s *Service) streamChanges(ctx context.Context, q *changeRequest, emit func(*change) error, flush func() error) error {
+	if err := q.check(s.Fleet.Snapshot()); err != nil {
+		return err
+	}
+	from := s.Changes.read()
+	if from == nil {
+		return fmt.Errorf("%w: %d streams of changes are read already", errBusy, maxReaders)
+	}
+	defer from.close()
+	defer s.Telemetry.IndexStream()()
+	lost, err := from.follow(ctx, q.selection, emit, flush)
+	if lost {
+		s.Telemetry.IndexStreamLost()
+	}
+	return err
+}
+
+// follow calls emit for each change of what is selected, in order, until ctx ends or emit fails. flush is called when
+// there is nothing more to emit for now. If the reader was too slow, the last change is changeLost, and follow returns
+// lost.
+func (r *reader) follow(ctx context.Context, about selection, emit func(*change) error, flush func() error) (lost bool, err error) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -202,7 +220,7 @@ func (r *reader) follow(ctx context.Context, model string, emit func(*change) er
 		r.queue, r.behind = nil, 0
 		r.of.mu.Unlock()
 		for _, one := range queue {
-			if model != "" && one.name != model && one.kind != changeBegin {
+			if one.kind != changeBegin && !about.has(one.model, one.group) {
 				continue
 			}
 			if err := emit(one); err != nil {
@@ -262,7 +280,7 @@ func (c *change) appendTo(dst []byte) []byte {
 }
 
 // changeRequest is ChangesRequest of indexer.proto.
-type changeRequest struct{ model, group string }
+type changeRequest struct{ selection }
 
 func (r *changeRequest) decode(b []byte) error {
 	return eachField(b, func(f *field) error {
@@ -274,12 +292,4 @@ func (r *changeRequest) decode(b []byte) error {
 		}
 		return nil
 	})
-}
-
-// name returns the name of the model in the fleet, "" for all models.
-func (r *changeRequest) name() string {
-	if r.model == "" {
-		return ""
-	}
-	return pooled(r.model, r.group)
 }

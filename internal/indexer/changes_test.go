@@ -186,7 +186,7 @@ func TestASlowReaderLosesItsStream(t *testing.T) {
 	var kinds []changeKind
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	lost, err := slow.follow(ctx, "", func(c *change) error {
+	lost, err := slow.follow(ctx, selection{}, func(c *change) error {
 		kinds = append(kinds, c.kind)
 		return nil
 	}, func() error { return nil })

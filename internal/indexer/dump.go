@@ -20,7 +20,10 @@ const dumpTries = 20
 const dumpPause = 20 * time.Millisecond
 
 // dumpRequest is DumpRequest of indexer.proto.
-type dumpRequest struct{ model, group, worker string }
+type dumpRequest struct {
+	selection
+	worker string
+}
 
 func (r *dumpRequest) decode(b []byte) error {
 	return eachField(b, func(f *field) error {
@@ -81,22 +84,22 @@ func (s *Service) dump(ctx context.Context, q *dumpRequest, emit func(*run) erro
 	default:
 		return fmt.Errorf("%w: another dump is running; ask again when it has ended", errBusy)
 	}
-	if err := s.hasModel(q.model, q.group); err != nil {
+	snap := s.Fleet.Snapshot()
+	if err := q.check(snap); err != nil {
 		return err
 	}
-	snap := s.Fleet.Snapshot()
-	name := pooled(q.model, q.group)
 	found := q.worker == ""
 	for _, w := range snap.Workers() {
 		base := w.Facts.BaseModel()
-		if q.model != "" && base != name || q.worker != "" && q.worker != bare(w.URL) {
+		model, group := unpooled(base)
+		if !q.has(model, group) || q.worker != "" && q.worker != bare(w.URL) {
 			continue
 		}
 		found = true
 		for _, h := range w.Holders {
 			var out run
 			out.place = place{bare(w.URL), snap.Rank(h)}
-			out.model, out.group = unpooled(base)
+			out.model, out.group = model, group
 			_, out.blockSize, _ = s.Router.Keying(base)
 			if err := s.dumpRank(ctx, h, &out, emit); err != nil {
 				return err
@@ -105,15 +108,6 @@ func (s *Service) dump(ctx context.Context, q *dumpRequest, emit func(*run) erro
 	}
 	if !found {
 		return fmt.Errorf("%w: %s", errAbsent, api.Quoted(q.worker))
-	}
-	return nil
-}
-
-// hasModel returns an error if no worker of the group serves the model. "" is all models.
-func (s *Service) hasModel(model, group string) error {
-	snap := s.Fleet.Snapshot()
-	if _, ok := snap.Pool(pooled(model, group)); !ok && model != "" {
-		return noModel(snap, model, group)
 	}
 	return nil
 }

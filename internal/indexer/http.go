@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -356,15 +357,21 @@ const (
 	lineBytes   = 256 << 10
 )
 
+// selected returns which models a request for the changes or a dump is about.
+func selected(about url.Values) (selection, error) {
+	group, err := oneOf("tenant_id", about.Get("tenant_id"), about.Get("routing_group"))
+	return selection{about.Get("model_name"), group}, err
+}
+
 func (s *Service) dumpHTTP(w http.ResponseWriter, r *http.Request) error {
 	about := r.URL.Query()
-	group, err := oneOf("tenant_id", about.Get("tenant_id"), about.Get("routing_group"))
+	of, err := selected(about)
 	if err != nil {
 		return err
 	}
 	write, flush := lines(w)
 	var line []byte
-	err = s.dump(r.Context(), &dumpRequest{about.Get("model_name"), group, about.Get("instance_id")}, func(one *run) error {
+	err = s.dump(r.Context(), &dumpRequest{of, about.Get("instance_id")}, func(one *run) error {
 		line = one.appendJSON(line[:0])
 		return write(line)
 	})
@@ -378,29 +385,14 @@ func (s *Service) dumpHTTP(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Service) changesHTTP(w http.ResponseWriter, r *http.Request) error {
-	about := r.URL.Query()
-	group, err := oneOf("tenant_id", about.Get("tenant_id"), about.Get("routing_group"))
+	of, err := selected(r.URL.Query())
 	if err != nil {
 		return err
 	}
-	if err := s.hasModel(about.Get("model_name"), group); err != nil {
-		return err
-	}
-	from := s.Changes.read()
-	if from == nil {
-		return fmt.Errorf("%w: %d streams of changes are read already", errBusy, maxReaders)
-	}
-	defer from.close()
-	defer s.Telemetry.IndexStream()()
 	write, flush := lines(w)
 	var line []byte
-	q := changeRequest{about.Get("model_name"), group}
-	lost, err := from.follow(r.Context(), q.name(), func(one *change) error {
+	return s.streamChanges(r.Context(), &changeRequest{of}, func(one *change) error {
 		line = one.appendJSON(line[:0])
 		return write(line)
 	}, flush)
-	if lost {
-		s.Telemetry.IndexStreamLost()
-	}
-	return err
 }

@@ -116,20 +116,7 @@ var serviceDesc = grpc.ServiceDesc{
 	Streams: []grpc.StreamDesc{
 		{StreamName: "Ask", Handler: askRPC, ServerStreams: true, ClientStreams: true},
 		streamed("Changes", func(ctx context.Context, s *Service, q *changeRequest, send func(encoder) error) error {
-			if err := s.hasModel(q.model, q.group); err != nil {
-				return err
-			}
-			from := s.Changes.read()
-			if from == nil {
-				return fmt.Errorf("%w: %d streams of changes are read already", errBusy, maxReaders)
-			}
-			defer from.close()
-			defer s.Telemetry.IndexStream()()
-			lost, err := from.follow(ctx, q.name(), func(one *change) error { return send(one) }, func() error { return nil })
-			if lost {
-				s.Telemetry.IndexStreamLost()
-			}
-			return err
+			return s.streamChanges(ctx, q, func(one *change) error { return send(one) }, func() error { return nil })
 		}),
 		streamed("Dump", func(ctx context.Context, s *Service, q *dumpRequest, send func(encoder) error) error {
 			return s.dump(ctx, q, func(one *run) error { return send(one) })

@@ -21,7 +21,6 @@ import (
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
-	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/internal/telemetry"
 	"github.com/warmpath/warmpath/internal/tokens"
@@ -218,13 +217,16 @@ func (s *Service) score(ctx context.Context, q *question) error {
 		return err
 	}
 	snap := s.Fleet.Snapshot()
-	pool, ok := snap.Pool(pooled(q.model, q.group))
-	if !ok {
-		return noModel(snap, q.model, q.group)
+	pool, err := poolOf(snap, q.model, q.group)
+	if err != nil {
+		return err
 	}
 	a := &q.answer
 	a.model, a.group = unpooled(pool.Model)
 	s.scope(snap, pool, q.salt, q.extra)
+	if err := s.find(ctx, q, pool); err != nil {
+		return err
+	}
 	if q.hasKeys {
 		algorithm, err := block.ParseAlgorithm(cmp.Or(q.algorithm, block.XXH3.String()))
 		if err != nil {
@@ -238,9 +240,6 @@ func (s *Service) score(ctx context.Context, q *question) error {
 		a.blockSize = q.blockSize
 		s.take(q, snap, pool, l.Matches)
 		return nil
-	}
-	if err := s.find(ctx, q, pool); err != nil {
-		return err
 	}
 	req := &q.request
 	req.Model, req.Salt, req.Extra, req.Now = pool.Name, q.salt, q.extra, time.Now().UnixNano()
@@ -259,81 +258,6 @@ func (s *Service) score(ctx context.Context, q *question) error {
 	}
 	a.blockSize, a.tokens = size, len(req.Tokens)
 	s.take(q, snap, pool, matches)
-	return nil
-}
-
-// mostNamed bounds the models that an error names.
-const mostNamed = 10
-
-// noModel returns the error of a question about a model that no worker of the group serves. model may be "".
-func noModel(snap *fleet.Snapshot, model, group string) error {
-	_, group = unpooled(pooled("", group))
-	var served []string
-	for _, m := range snap.Models() {
-		if name, of := unpooled(m.ID); of == group && m.Parent == "" {
-			served = append(served, name)
-		}
-	}
-	if model != "" || len(served) == 0 {
-		return fmt.Errorf("%w %s in group %s: GET /workers lists the models, POST /register adds a worker", errNoModel, api.Quoted(model), api.Quoted(group))
-	}
-	all := strings.Join(served[:min(len(served), mostNamed)], ", ")
-	if len(served) > mostNamed {
-		all += ", …"
-	}
-	return fmt.Errorf("the question names no model, and the service has workers of several models: name one of them in model_name: %s", all)
-}
-
-// errNoTokens means that a text or a chat could not be turned into token ids.
-var errNoTokens = errors.New("the token ids of the prompt could not be found")
-
-// find sets q.request's tokens if the prompt is a text or a chat. It may send the prompt to a worker. Without a key,
-// any program of this machine can register a URL, so the service sends no client's prompt to a registered worker.
-func (s *Service) find(ctx context.Context, q *question, pool *fleet.Pool) error {
-	switch {
-	case q.hasText:
-		q.body, q.dialect = []byte(`{"prompt":`+string(appendQuoted(nil, q.text))+`}`), api.OpenAICompletions
-	case q.body == nil:
-		return nil
-	}
-	if s.Tokens == nil {
-		return fmt.Errorf("%w: this service answers only token_ids and keys", errNoTokens)
-	}
-	if q.read == nil {
-		q.read = new(api.Request)
-	}
-	if err := api.Read(q.dialect, q.body, q.read); err != nil {
-		return err
-	}
-	q.read.Model, _ = unpooled(pool.Model)
-	q.salt, q.extra = cmp.Or(q.salt, q.read.CacheSalt), cmp.Or(q.extra, q.read.ExtraKey)
-	var workers []tokens.Worker
-	withheld := false
-	for _, w := range pool.Workers {
-		if asked := strings.HasPrefix(w.URL, "http") || strings.HasPrefix(w.URL, "unix:"); !asked || !w.Ready {
-			continue
-		}
-		switch registered := s.registry.has(w.URL); {
-		case registered && s.config.Key == "":
-			withheld = true
-		case registered, w.Facts.CanTokenize, w.Facts.CanRender:
-			one := tokens.WorkerOf(w, pool.Model)
-			one.URL = bare(one.URL)
-			workers = append(workers, one)
-		}
-	}
-	found := s.Tokens.Find(ctx, tokens.Prompt{Request: q.read, Model: q.read.Model}, workers)
-	switch {
-	case found.Tokens != nil:
-	case withheld && len(workers) == 0:
-		return fmt.Errorf("%w: a service without a key sends no prompt to a registered worker; list the worker (--worker), set WARMPATH_INDEX_KEY, "+
-			"give the service the model's files (--model-path), or send token_ids", errNoTokens)
-	default:
-		return fmt.Errorf("%w (%s): give the service the model's files (--model-path), or send token_ids", errNoTokens, cmp.Or(found.Missing, found.Outcome))
-	}
-	r := &q.request
-	// Only the engine's own ids count: the ids after them stand for text whose ids are not known.
-	r.Tokens, r.Features, r.Known, r.Stable = found.Tokens[:min(found.Sure, len(found.Tokens))], found.Features, found.Known, found.Stable
 	return nil
 }
 
