@@ -223,10 +223,10 @@ func (s *Service) score(ctx context.Context, q *question) error {
 	}
 	a := &q.answer
 	a.model, a.group = unpooled(pool.Model)
-	s.scope(snap, pool, q.salt, q.extra)
 	if err := s.find(ctx, q, pool); err != nil {
 		return err
 	}
+	s.scope(snap, pool, q.salt, q.extra) // only now: a chat may have them
 	if q.hasKeys {
 		algorithm, err := block.ParseAlgorithm(cmp.Or(q.algorithm, block.XXH3.String()))
 		if err != nil {
