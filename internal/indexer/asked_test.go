@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/tokens"
@@ -41,7 +42,9 @@ func TestARegisteredWorkerSeesPromptsOnlyIfTheServiceHasAKey(t *testing.T) {
 				_, _ = io.WriteString(w, `{"count":3,"max_model_len":100,"tokens":[1,2,3]}`)
 			}))
 			defer engine.Close()
-			source := tokens.New(tokens.DefaultConfig(), engine.Client())
+			cfg := tokens.DefaultConfig()
+			cfg.Budget = 10 * time.Second // the machine may be busy
+			source := tokens.New(cfg, engine.Client())
 			defer source.Close()
 			w := serve(t, Config{Key: c.key}, func(p *Parts) { p.Tokens = source })
 			if c.listed {

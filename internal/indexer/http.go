@@ -143,7 +143,7 @@ func statusOf(err error) int {
 		return http.StatusConflict
 	case errors.Is(err, errLong):
 		return http.StatusRequestEntityTooLarge
-	case errors.Is(err, errFull), errors.Is(err, errBusy), errors.Is(err, errStopping):
+	case errors.Is(err, errFull), errors.Is(err, errBusy), errors.Is(err, errStopping), errors.Is(err, errLate):
 		return http.StatusServiceUnavailable
 	case errors.Is(err, context.DeadlineExceeded):
 		return http.StatusGatewayTimeout

@@ -2,10 +2,19 @@ package indexer
 
 import (
 	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"slices"
+	"strings"
 	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/tokens"
 	"github.com/warmpath/warmpath/kvindex"
 )
@@ -65,5 +74,76 @@ func TestOnlyIDsThatAreKnownCount(t *testing.T) {
 	var a answer
 	if err := w.dial().Invoke(t.Context(), rpcName+"Score", &question{model: "m", text: "x", hasText: true}, &a); err != nil || a.tokens != 48 || len(a.scores) != 1 || a.scores[0].matched != 32 {
 		t.Errorf("%+v: %v", a, err)
+	}
+}
+
+// An engine may take longer to make token ids than a request would wait for them. A question waits tokens.budget. What
+// then follows depends on whether another try may help.
+func TestAQuestionWaitsForAnEngineThatIsSlow(t *testing.T) {
+	answers := make(chan struct{})
+	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		busy, done := context.WithTimeout(context.Background(), 300*time.Millisecond) // a request would wait 200 ms
+		defer done()
+		switch text := string(body); {
+		case r.URL.Path != "/tokenize":
+			w.WriteHeader(http.StatusNotFound)
+		case strings.Contains(text, "slow"):
+			<-busy.Done()
+			_, _ = io.WriteString(w, `{"tokens":[1,2,3]}`)
+		case strings.Contains(text, "silent"):
+			<-answers
+		default:
+			w.WriteHeader(http.StatusBadRequest)
+		}
+	}))
+	defer engine.Close()
+	defer close(answers)
+	serveFor := func(budget time.Duration) *world {
+		cfg := tokens.DefaultConfig()
+		cfg.Budget = budget
+		source := tokens.New(cfg, engine.Client())
+		t.Cleanup(source.Close)
+		w := serve(t, Config{}, func(p *Parts) { p.Tokens = source })
+		w.worker(engine.URL, func(f *fleet.Facts) { f.CanTokenize = true })
+		w.worker("http://none", func(f *fleet.Facts) { f.Models[0].ID = "other" })
+		return w
+	}
+	patient, hasty := serveFor(10*time.Second), serveFor(20*time.Millisecond)
+	for _, c := range []struct {
+		w      *world
+		fields string
+		status int
+		says   string
+	}{
+		{patient, `"model":"m","prompt":"slow"`, 200, `"tokens":3`},
+		{patient, `"model":"m","messages":[{"role":"user","content":"slow"}]`, 200, `"tokens":3`},
+		{hasty, `"model":"m","prompt":"silent"`, 503, "try again; tokens.budget"},
+		{patient, `"model":"m","prompt":"bad"`, 400, "the worker refuses"},
+		{patient, `"model":"m","messages":[]`, 400, "has nothing in it"},
+		{patient, `"model":"m","prompt":["a","b"]`, 400, "one prompt at a time"},
+		{patient, `"model":"other","prompt":"slow"`, 422, "--model-path"},
+	} {
+		fields := `{` + c.fields + `}`
+		resp, err := http.Post(c.w.url+"/query", "application/json", strings.NewReader(fields))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if resp.StatusCode != c.status || !strings.Contains(string(text), c.says) || (resp.Header.Get("Retry-After") != "") != (c.status == 503) {
+			t.Errorf("%s: %d %s %v, want %d and %q", fields, resp.StatusCode, text, resp.Header, c.status, c.says)
+		}
+		if c.status == 400 && strings.Contains(string(text), "--model-path") {
+			t.Errorf("%s: %s", fields, text)
+		}
+	}
+	err := hasty.dial().Invoke(t.Context(), rpcName+"Score", &question{model: "m", text: "silent", hasText: true}, new(answer))
+	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "try again") {
+		t.Errorf("over gRPC: %v", err)
+	}
+	err = patient.dial().Invoke(t.Context(), rpcName+"Score", &question{model: "m", body: []byte(`{"messages":[]}`)}, new(answer))
+	if status.Code(err) != codes.InvalidArgument || strings.Contains(err.Error(), "--model-path") {
+		t.Errorf("a chat without messages over gRPC: %v", err)
 	}
 }

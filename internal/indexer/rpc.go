@@ -318,7 +318,7 @@ func rpcError(err error) error {
 		code = codes.Unavailable
 	}
 	switch {
-	case errors.Is(err, errStopping):
+	case errors.Is(err, errStopping), errors.Is(err, errLate):
 		code = codes.Unavailable
 	case errors.Is(err, context.DeadlineExceeded):
 		code = codes.DeadlineExceeded

@@ -236,7 +236,7 @@ func (s *Source) Stats() Stats {
 // Find returns the tokens of p. If Local cannot make them, Find asks the service or the given workers. These must be
 // healthy workers of p's model, in any order. If there is no answer with tokens, Find returns p's text. Find waits for
 // an answer until Config.Budget has passed or ctx ends, or for a shorter time if a match is worth less: see
-// Config.Budget.
+// Config.Budget and Prompt.Patient.
 func (s *Source) Find(ctx context.Context, p Prompt, workers []Worker) Found {
 	if len(workers) > 0 {
 		p.Kind = workers[0].Kind
@@ -333,7 +333,7 @@ func (s *Source) fromOthers(ctx context.Context, p *Prompt, workers []Worker) Fo
 		return Found{Outcome: NoWorker}
 	}
 	start, begins := s.beginning(p.Model, l)
-	if begins && s.answerNow(p, l, &start, workers) {
+	if begins && !p.Patient && s.answerNow(p, l, &start, workers) {
 		return start.withStandIns(l)
 	}
 	worth := s.worth(p.Model, p.Request.PromptBytes()-start.at, workers)
@@ -341,9 +341,13 @@ func (s *Source) fromOthers(ctx context.Context, p *Prompt, workers []Worker) Fo
 	if leads {
 		s.fly(f, p, l, workers)
 	}
+	patience := s.patience(worth)
+	if p.Patient {
+		patience = s.cfg.Budget
+	}
 	found := Found{Outcome: Limited} // f is nil: the questions under way already take all memory that they may take
 	if f != nil {
-		found = s.wait(ctx, f, s.patience(worth), leads)
+		found = s.wait(ctx, f, patience, leads)
 	}
 	if found.Tokens == nil && begins {
 		return start.withStandIns(l)
