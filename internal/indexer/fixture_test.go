@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -135,7 +136,9 @@ func list[T any](values []T) string {
 // ask sends a request, and returns the status and the answer.
 func (w *world) ask(method, path, body string, headers ...string) (int, string) {
 	w.t.Helper()
-	req, err := http.NewRequestWithContext(w.t.Context(), method, w.url+path, bytes.NewReader([]byte(body)))
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute) // an answer may have no end
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, w.url+path, bytes.NewReader([]byte(body)))
 	if err != nil {
 		w.t.Fatal(err)
 	}

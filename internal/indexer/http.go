@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -357,15 +358,22 @@ const (
 	lineBytes   = 256 << 10
 )
 
-// selected returns which models a request for the changes or a dump is about.
-func selected(about url.Values) (selection, error) {
+// selected returns which models a request for the changes or a dump is about. The request may also have parameters of
+// other names.
+func selected(about url.Values, more ...string) (selection, error) {
+	known := append([]string{"model_name", "tenant_id", "routing_group"}, more...)
+	for name := range about {
+		if !slices.Contains(known, name) { // everything would be sent, or too much
+			return selection{}, fmt.Errorf("there is no parameter %s; use %s", api.Quoted(name), strings.Join(known, ", "))
+		}
+	}
 	group, err := oneOf("tenant_id", about.Get("tenant_id"), about.Get("routing_group"))
 	return selection{about.Get("model_name"), group}, err
 }
 
 func (s *Service) dumpHTTP(w http.ResponseWriter, r *http.Request) error {
 	about := r.URL.Query()
-	of, err := selected(about)
+	of, err := selected(about, "instance_id")
 	if err != nil {
 		return err
 	}

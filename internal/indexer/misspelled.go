@@ -12,10 +12,10 @@ import (
 	"github.com/warmpath/warmpath/internal/spelling"
 )
 
-// misspelled returns an error if the body of POST /register has an unknown field whose name is close to that of a known
-// one: without it, a lease or a block size would silently not count. Fields of other names are ignored, because clients
-// of other services send more than this service needs.
-func misspelled(body []byte) error {
+// misspelled returns an error if the body of POST /register or POST /unregister has an unknown field whose name is
+// close to that of a field of into: without it, a lease, a block size or the only rank to remove would silently not
+// count. Fields of other names are ignored, because clients of other services send more than this service needs.
+func misspelled(body []byte, into any) error {
 	var fields struct {
 		all     map[string]json.RawMessage
 		sources []map[string]json.RawMessage
@@ -24,10 +24,12 @@ func misspelled(body []byte) error {
 		return err
 	}
 	_ = json.Unmarshal(fields.all["sources"], &fields.sources) // readRegistration has read them
-	err := closeTo(fields.all, namesOf(registerBody{}))
+	known := namesOf(into)
+	err := closeTo(unknown(fields.all, known), known)
+	known = namesOf(registeredFrom{})
 	for _, one := range fields.sources {
 		if err == nil {
-			err = closeTo(one, namesOf(registeredFrom{}))
+			err = closeTo(unknown(one, known), known)
 		}
 	}
 	return err
@@ -36,17 +38,26 @@ func misspelled(body []byte) error {
 // namesOf returns the names of the JSON fields of a structure.
 func namesOf(structure any) (names []string) {
 	for _, f := range reflect.VisibleFields(reflect.TypeOf(structure)) {
-		names = append(names, f.Tag.Get("json"))
+		if name := f.Tag.Get("json"); name != "" {
+			names = append(names, name)
+		}
 	}
 	return names
 }
 
-// closeTo returns an error about the first field that is unknown and close to a known name.
-func closeTo(fields map[string]json.RawMessage, known []string) error {
+// unknown returns the names of fields that are none of the known ones. encoding/json takes a field in any case.
+func unknown(fields map[string]json.RawMessage, known []string) (names []string) {
 	for _, field := range slices.Sorted(maps.Keys(fields)) {
-		if slices.ContainsFunc(known, func(name string) bool { return strings.EqualFold(name, field) }) {
-			continue
+		if !slices.ContainsFunc(known, func(name string) bool { return strings.EqualFold(name, field) }) {
+			names = append(names, field)
 		}
+	}
+	return names
+}
+
+// closeTo returns an error about the first unknown field that is close to a known name.
+func closeTo(unknown, known []string) error {
+	for _, field := range unknown {
 		for _, name := range known {
 			plain, wanted := plainName(field), plainName(name)
 			if begins := len(plain) >= shortName && strings.HasPrefix(wanted, plain); begins || isClose(plain, wanted) {
@@ -56,6 +67,21 @@ func closeTo(fields map[string]json.RawMessage, known []string) error {
 	}
 	return nil
 }
+
+// Names of fields of a question. ownFields are those that a chat or a completion has only here. A body with a chat or a
+// completion may have any field of its API besides.
+var (
+	ownFields = []string{"token_ids", "prompt_token_ids", "model_name", "modelname", "lora_name", "tenant_id", "routing_group", "cache_salt", "extra_key",
+		"algorithm", "block_size", "instance_id", "workers", "instances"}
+	questionFields = append([]string{"tokens", "keys", "model", "lora", "group", "messages", "prompt"}, ownFields...)
+)
+
+const (
+	// mostUnknown bounds the unknown fields of a question that are looked at, and longestName their length: to compare
+	// millions of names would take seconds.
+	mostUnknown = 200
+	longestName = 32
+)
 
 // plainName returns a name in small letters and without the marks between its words.
 func plainName(name string) string {

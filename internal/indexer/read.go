@@ -19,8 +19,9 @@ import (
 const maxDepth = 200
 
 // readQuery reads the body of POST /query and POST /query_by_hash into q. Names of fields are those of Dynamo's
-// standalone indexer, of Mooncake's conductor, and of the OpenAI API for prompts. Unknown fields are skipped: these
-// programs send more than the service needs.
+// standalone indexer, of Mooncake's conductor, and of the OpenAI API for prompts. Unknown fields are skipped, because
+// these programs send more than the service needs. A name that is close to a known one is an error: without the field,
+// the figures would be those of another question.
 func (q *question) readQuery(body []byte) error {
 	s := jsonscan.New(body, maxDepth)
 	if s.End() || s.Peek() != '{' {
@@ -40,6 +41,13 @@ func (q *question) readQuery(body []byte) error {
 	if r.messages && r.prompt {
 		return errors.New("the question has messages and a prompt: send one of them")
 	}
+	known := questionFields
+	if r.messages || r.prompt {
+		known = ownFields
+	}
+	if err := closeTo(r.unknown, known); err != nil {
+		return err
+	}
 	if r.messages {
 		q.body, q.dialect = body, api.OpenAIChat
 	}
@@ -54,6 +62,7 @@ type queryReader struct {
 	q                *question
 	s                *jsonscan.Scanner
 	messages, prompt bool
+	unknown          []string // the first names of fields that are not known
 }
 
 // errHashes means that a question has hashes of blocks that are not the service's keys.
@@ -68,7 +77,7 @@ func (r *queryReader) field(key string) {
 	switch key {
 	case "token_ids", "tokens", "prompt_token_ids":
 		r.once(key, len(q.tokens) == 0)
-		q.tokens = r.numbers(q.tokens)
+		q.tokens = r.numbers(key, q.tokens)
 	case "keys":
 		r.once(key, !q.hasKeys)
 		q.hasKeys = true
@@ -95,7 +104,7 @@ func (r *queryReader) field(key string) {
 	case "instance_id":
 		q.workers = append(q.workers, r.name(key))
 	case "workers", "instances":
-		for more := s.Open('['); more; more = s.Next(']') {
+		for more := r.list(key, "names of workers"); more; more = s.Next(']') {
 			if len(q.workers) == maxNames {
 				s.Stop(over(maxNames+1, maxNames))
 				return
@@ -109,6 +118,9 @@ func (r *queryReader) field(key string) {
 		r.prompt = true
 		s.Skip()
 	default:
+		if len(r.unknown) < mostUnknown && len(key) <= longestName {
+			r.unknown = append(r.unknown, key)
+		}
 		s.Skip()
 	}
 }
@@ -156,23 +168,39 @@ func (r *queryReader) name(key string) string {
 
 // whole reads a whole number that is not negative.
 func (r *queryReader) whole(key string) uint64 {
-	v, err := strconv.ParseUint(string(r.s.Number()), 10, 64)
+	var raw []byte
+	if jsonscan.IsNumber(r.s.Peek()) {
+		raw = r.s.Number()
+	}
+	v, err := strconv.ParseUint(string(raw), 10, 64)
 	if err != nil {
-		r.s.Stop(fmt.Errorf("%s must be a whole number that is not negative", key))
+		r.s.Stop(fmt.Errorf("%s must be a whole number of 0 or more", key))
 	}
 	return v
 }
 
+// list opens a list. more says that it has an element.
+func (r *queryReader) list(key, of string) (more bool) {
+	if r.s.Peek() != '[' {
+		r.s.Stop(fmt.Errorf("%s must be a list of %s", key, of))
+		return false
+	}
+	return r.s.Open('[')
+}
+
 // numbers reads token ids.
-func (r *queryReader) numbers(dst []block.Token) []block.Token {
+func (r *queryReader) numbers(key string, dst []block.Token) []block.Token {
 	s := r.s
-	for more := s.Open('['); more; more = s.Next(']') {
+	for more := r.list(key, "whole numbers"); more; more = s.Next(']') {
 		dst = s.AppendUint32s(dst, maxTokens)
-		v, err := strconv.ParseUint(string(s.Number()), 10, 32)
+		raw := r.element(key, len(dst))
+		v, err := strconv.ParseUint(string(raw), 10, 32)
 		switch {
 		case s.Err() != nil:
+		case errors.Is(err, strconv.ErrRange):
+			s.Stop(fmt.Errorf("%s[%d]: %s is more than 4294967295", key, len(dst), api.Bounded(string(raw))))
 		case err != nil:
-			s.Stop(fmt.Errorf("token_ids: token %d is not a whole number from 0 to 4294967295", len(dst)))
+			s.Stop(fmt.Errorf("%s[%d]: %s is not a whole number of 0 or more", key, len(dst), api.Bounded(string(raw))))
 		case len(dst) >= maxTokens:
 			s.Stop(over(maxTokens+1, maxTokens))
 		default:
@@ -182,11 +210,20 @@ func (r *queryReader) numbers(dst []block.Token) []block.Token {
 	return dst
 }
 
+// element reads a number of a list.
+func (r *queryReader) element(key string, at int) (raw []byte) {
+	if !jsonscan.IsNumber(r.s.Peek()) {
+		r.s.Stop(fmt.Errorf("%s[%d] is not a number", key, at))
+		return nil
+	}
+	return r.s.Number()
+}
+
 // keys reads block keys: numbers from 0 to 2^64-1, or from -2^63 to 2^63-1 as signed languages write them.
 func (r *queryReader) keys(dst []block.Key) []block.Key {
 	s := r.s
-	for more := s.Open('['); more; more = s.Next(']') {
-		raw := s.Number()
+	for more := r.list("keys", "whole numbers"); more; more = s.Next(']') {
+		raw := r.element("keys", len(dst))
 		if s.Err() != nil {
 			return dst
 		}
@@ -197,7 +234,7 @@ func (r *queryReader) keys(dst []block.Key) []block.Key {
 		}
 		switch {
 		case err != nil:
-			s.Stop(fmt.Errorf("keys: %s is not a whole number of 64 bits", api.Bounded(string(raw))))
+			s.Stop(fmt.Errorf("keys[%d]: %s is not a whole number of 64 bits", len(dst), api.Bounded(string(raw))))
 		case len(dst) >= maxKeys:
 			s.Stop(over(maxKeys+1, maxKeys))
 		default:
@@ -224,20 +261,36 @@ func (n *workerName) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
+// workerNames are the fields that say which worker of which group is registered or removed.
+type workerNames struct {
+	Named     workerName `json:"instance_id"`
+	Worker    workerName `json:"worker"`
+	URL       string     `json:"url"`
+	Model     string     `json:"model_name"`
+	ModelName string     `json:"modelname"`
+	ModelID   string     `json:"model"`
+	Tenant    string     `json:"tenant_id"`
+	Group     string     `json:"routing_group"`
+	LoRA      string     `json:"lora_name"`
+}
+
+// names returns the names, each of which may be given under several keys.
+func (n *workerNames) names() (worker, model, group string, err error) {
+	worker, err = oneOf("instance_id", string(n.Named), string(n.Worker), n.URL)
+	if err == nil {
+		model, err = oneOf("model_name", n.Model, n.ModelName, n.ModelID)
+	}
+	if err == nil {
+		group, err = oneOf("tenant_id", n.Tenant, n.Group)
+	}
+	return worker, model, group, err
+}
+
 // registerBody is the body of POST /register: the fields of Dynamo's standalone indexer and of Mooncake's conductor,
 // and those that a router sends. Other fields are ignored, unless misspelled finds them close to one of these.
 type registerBody struct {
-	Named  workerName `json:"instance_id"`
-	Worker workerName `json:"worker"`
-	URL    string     `json:"url"`
-
-	Model     string         `json:"model_name"`
-	ModelName string         `json:"modelname"`
-	ModelID   string         `json:"model"`
+	workerNames
 	Models    []registeredAs `json:"models"`
-	LoRA      string         `json:"lora_name"`
-	Tenant    string         `json:"tenant_id"`
-	Group     string         `json:"routing_group"`
 	Type      string         `json:"type"`
 	Version   string         `json:"version"`
 	BlockSize int            `json:"block_size"`
@@ -271,18 +324,10 @@ func readRegistration(body []byte) (*registration, error) {
 	if err := decodeJSON(body, &b); err != nil {
 		return nil, err
 	}
-	if err := misspelled(body); err != nil {
+	if err := misspelled(body, b); err != nil {
 		return nil, err
 	}
-	worker, err := oneOf("instance_id", string(b.Named), string(b.Worker), b.URL)
-	if err != nil {
-		return nil, err
-	}
-	model, err := oneOf("model_name", b.Model, b.ModelName, b.ModelID)
-	if err != nil {
-		return nil, err
-	}
-	group, err := oneOf("tenant_id", b.Tenant, b.Group)
+	worker, model, group, err := b.names()
 	if err != nil {
 		return nil, err
 	}
@@ -328,16 +373,8 @@ func registeredModel(m registeredAs) fleet.Model {
 
 // removalBody is the body of POST /unregister.
 type removalBody struct {
-	Named     workerName `json:"instance_id"`
-	Worker    workerName `json:"worker"`
-	URL       string     `json:"url"`
-	Model     string     `json:"model_name"`
-	ModelName string     `json:"modelname"`
-	ModelID   string     `json:"model"`
-	Tenant    string     `json:"tenant_id"`
-	Group     string     `json:"routing_group"`
-	LoRA      string     `json:"lora_name"`
-	Rank      *int       `json:"dp_rank"`
+	workerNames
+	Rank *int `json:"dp_rank"`
 }
 
 // readRemoval reads the body of POST /unregister.
@@ -346,15 +383,10 @@ func readRemoval(body []byte) (*removal, error) {
 	if err := decodeJSON(body, &b); err != nil {
 		return nil, err
 	}
-	worker, err := oneOf("instance_id", string(b.Named), string(b.Worker), b.URL)
-	if err != nil {
+	if err := misspelled(body, b); err != nil {
 		return nil, err
 	}
-	model, err := oneOf("model_name", b.Model, b.ModelName, b.ModelID)
-	if err != nil {
-		return nil, err
-	}
-	group, err := oneOf("tenant_id", b.Tenant, b.Group)
+	worker, model, group, err := b.names()
 	if err != nil {
 		return nil, err
 	}

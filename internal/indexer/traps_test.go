@@ -33,6 +33,36 @@ func TestAMisspelledFieldOfARegistrationIsRefused(t *testing.T) {
 	}
 }
 
+// A field that does not count would make the figures those of another question.
+func TestAMisspelledFieldOfAQuestionIsRefused(t *testing.T) {
+	w := serve(t, Config{}, nil)
+	w.worker("http://a", nil)
+	for fields, meant := range map[string]string{
+		`"token_ids":[1],"cache_slat":"s"`: "cache_salt", `"token_ids":[1],"lora_nam":"x"`: "lora_name", `"token_ids":[1],"worker":["http://a"]`: "workers",
+		`"token_ids":[1],"Cache_Salt":"s"`: "cache_salt", `"token_ids":[1],"groups":"s"`: "group", `"tokenids":[1]`: "token_ids", `"message":[]`: "messages",
+		`"prompt":"x","cachesalt":"s"`: "cache_salt", `"tenant":"t","messages":[]`: "tenant_id",
+	} {
+		if status, text := w.ask("POST", "/query", `{`+fields+`}`); status != http.StatusBadRequest || !strings.Contains(text, "did you mean "+meant+"?") {
+			t.Errorf("%s: %d %s", fields, status, text)
+		}
+	}
+	// Clients of other services send more, and a chat has the fields of its API.
+	for fields, want := range map[string]int{`"token_ids":[1],"additionalsalt":"x","router_config":{"a":1},"worker_id":7,"Modell":null`: 200,
+		`"prompt":"x","models":["m"],"groups":1,"tool_choice":"auto","metadata":{},"return_token_ids":true`: 422} {
+		if status, text := w.ask("POST", "/query", `{`+fields+`}`); status != want {
+			t.Errorf("%s: %d %s", fields, status, text)
+		}
+	}
+	if status, text := w.ask("POST", "/unregister", `{"instance_id":"http://a","dprank":1}`); status != http.StatusBadRequest || !strings.Contains(text, "did you mean dp_rank?") {
+		t.Errorf("/unregister: %d %s", status, text)
+	}
+	for _, path := range []string{"/dump?model=m", "/changes?tenant=t", "/changes?instance_id=a"} {
+		if status, text := w.ask("GET", path, ""); status != http.StatusBadRequest || !strings.Contains(text, "use model_name, tenant_id, routing_group") {
+			t.Errorf("%s: %d %s", path, status, text)
+		}
+	}
+}
+
 func TestASharedEndpointIsSaid(t *testing.T) {
 	w := serve(t, Config{}, nil)
 	register := func(worker, group, endpoint string) string {
