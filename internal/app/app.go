@@ -272,7 +272,7 @@ func (a *App) useModels(cfg *config.Config, paths []inprocess.Path) error {
 		a.log.Info("the router makes the model's token ids itself, from the files that the configuration names", "model", cmp.Or(p.Name, "the only one of the workers"), "folder", p.Path)
 	}
 	hub := config.Hub(cfg.Hub)
-	parts := inprocess.FinderParts{Fleet: a.fleet, Asker: a.tokens, Given: given, Off: !cfg.Tokens.Discover, Cache: hub.Cache, Log: a.log,
+	parts := inprocess.FinderParts{Fleet: a.fleet, Asker: a.tokens, Given: given, Off: !cfg.Tokens.Discover, Cache: hub.Cache, Bare: indexer.Bare, Log: a.log,
 		Authorization: func(url string) string {
 			if key := a.workers.Target(url).APIKey; key != "" {
 				return "Bearer " + key

@@ -237,7 +237,10 @@ func pooled(name, group string) string {
 	return name + groupMark + group
 }
 
-// bare returns a name of the fleet without its group.
+// Bare returns the fleet's name of a model or a worker without its group.
+func Bare(name string) string { return bare(name) }
+
+// bare is Bare.
 func bare(name string) string {
 	out, _ := unpooled(name)
 	return out

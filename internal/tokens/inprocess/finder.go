@@ -60,7 +60,7 @@ type Asker interface {
 	Keep(served func(model string) bool)
 }
 
-// FinderParts are the parts of a Finder. Given, Hub and Authorization may be nil; the other parts are required.
+// FinderParts are the parts of a Finder. Given, Hub, Authorization and Bare may be nil; the other parts are required.
 type FinderParts struct {
 	Fleet *fleet.Fleet
 	Asker Asker
@@ -75,7 +75,10 @@ type FinderParts struct {
 	Hub *Hub
 	// Authorization returns the header for questions to the worker at url. Nil means that no worker gets a header.
 	Authorization func(url string) string
-	Log           *slog.Logger
+	// Bare returns the fleet's name of a model or a worker without what the fleet adds to it. The index service adds a
+	// group. Nil means that the fleet adds nothing.
+	Bare func(name string) string
+	Log  *slog.Logger
 }
 
 // Finder makes ids from files that the operator named, and from files that it finds itself: at the path that the engine
@@ -132,6 +135,9 @@ func NewFinder(parts FinderParts) *Finder {
 		nameChecked: map[string]bool{}, results: make(chan func())}
 	if f.Given == nil {
 		f.Given = &Models{}
+	}
+	if f.Bare == nil {
+		f.Bare = func(name string) string { return name }
 	}
 	if m := f.Given.nameless; m != nil {
 		f.nameless = place{dir: f.Given.from[m]}
@@ -236,8 +242,8 @@ func (f *Finder) Run(ctx context.Context) error {
 func (f *Finder) follow(s *fleet.Snapshot) {
 	members := map[unitKey][]*member{}
 	for _, w := range s.Workers() {
-		if m := memberOf(w); m != nil {
-			key := unitKey{w.Facts.BaseModel(), m.worker.Kind}
+		if m := f.memberOf(w); m != nil {
+			key := unitKey{f.Bare(w.Facts.BaseModel()), m.worker.Kind}
 			members[key] = append(members[key], m)
 		}
 	}
@@ -251,10 +257,11 @@ func (f *Finder) follow(s *fleet.Snapshot) {
 		}
 	}
 	if gone {
-		f.Asker.Keep(func(model string) bool {
-			_, served := s.Pool(model)
-			return served
-		})
+		served := map[string]bool{}
+		for _, m := range s.Models() {
+			served[f.Bare(m.ID)] = true
+		}
+		f.Asker.Keep(func(model string) bool { return served[model] })
 	}
 	for key, now := range members {
 		u := f.units[key]

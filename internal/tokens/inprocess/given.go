@@ -46,7 +46,7 @@ func (f *Finder) followNameless() {
 // answered yet may serve the model. So the warning waits for such workers, until a minute after the first worker
 // answered.
 func (f *Finder) warnUnserved(s *fleet.Snapshot, now time.Time) {
-	models := baseModels(s)
+	models := f.baseModels(s)
 	if len(models) == 0 {
 		return
 	}
@@ -68,11 +68,11 @@ func (f *Finder) warnUnserved(s *fleet.Snapshot, now time.Time) {
 }
 
 // baseModels returns the names of the fleet's base models, including the base models of adapters.
-func baseModels(s *fleet.Snapshot) []string {
+func (f *Finder) baseModels(s *fleet.Snapshot) []string {
 	all := map[string]bool{}
 	for _, m := range s.Models() {
 		if pool, ok := s.Pool(m.ID); ok {
-			all[pool.Model] = true
+			all[f.Bare(pool.Model)] = true
 		}
 	}
 	return slices.Sorted(maps.Keys(all))

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/tokens"
 )
 
 // open loads models with named files.
@@ -141,4 +142,33 @@ func TestAnUnusablePathHasAReason(t *testing.T) {
 			t.Errorf("%s: %v, want %q", path, err, want)
 		}
 	}
+}
+
+// A worker of a group of the index service has its group in the fleet's names. Questions, folders and the log name the
+// model and the URL.
+func TestAModelOfAGroupIsNamedWithoutTheGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		named, found := folderOf(t, files()), folderOf(t, files())
+		x := runFinder(t, func(p *FinderParts) {
+			open(t, Path{Name: "tiny", Path: named})(p)
+			p.Bare = func(name string) string { bare, _, _ := strings.Cut(name, "\x1f"); return bare }
+		})
+		engine := &fakeEngine{model: load(t, files())}
+		for _, url := range []string{"http://a", "http://b"} {
+			x.engines.set(url, engine)
+		}
+		x.serve("http://a\x1fx", "tiny\x1fx", "", engine)
+		for _, group := range []string{"\x1fx", "\x1fy"} {
+			x.serve("http://b"+group, "m"+group, found, engine)
+		}
+		x.after(time.Hour)
+		x.wants("tiny", FromGiven)
+		x.wants("m", FromFiles)
+		if log := x.log.String(); strings.Contains(log, "WARN") || strings.Contains(log, `\x1f`) {
+			t.Errorf("the log says\n%s", log)
+		}
+		if !x.Agrees("m", tokens.Worker{URL: "http://b"}) {
+			t.Error("a question to the worker does not find its probes")
+		}
+	})
 }

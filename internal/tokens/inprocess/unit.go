@@ -86,15 +86,16 @@ type identity struct {
 type group struct{ version, origins string }
 
 // memberOf returns w as a member, or nil if its model is not known.
-func memberOf(w *fleet.Worker) *member {
+func (f *Finder) memberOf(w *fleet.Worker) *member {
 	model := w.Facts.BaseModel()
 	if model == "" {
 		return nil
 	}
 	m := &member{worker: tokens.WorkerOf(w, model), ready: w.Ready, holders: w.Holders,
 		gives: w.Facts.CanTokenize || w.Facts.CanRender, engine: w.Facts.Engine.String()}
-	m.origins = append(slices.Clone(w.Facts.Origins), m.worker.Root, model)
-	m.identity = identity{w.URL, w.Incarnation, group{w.Facts.Version, strings.Join(m.origins, "\x00")}}
+	m.worker.URL = f.Bare(m.worker.URL)
+	m.origins = append(slices.Clone(w.Facts.Origins), m.worker.Root, f.Bare(model))
+	m.identity = identity{m.worker.URL, w.Incarnation, group{w.Facts.Version, strings.Join(m.origins, "\x00")}}
 	return m
 }
 
