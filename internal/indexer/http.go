@@ -47,6 +47,9 @@ func (s *Service) handler() http.Handler {
 			if err == nil {
 				err = h(w, r)
 			}
+			if errors.Is(err, context.Canceled) && errors.Is(context.Cause(r.Context()), errStopping) {
+				err = errStopping
+			}
 			if err != nil {
 				status = statusOf(err)
 				if !errors.Is(err, errCut) {
@@ -327,7 +330,6 @@ func (s *Service) workersHTTP(w http.ResponseWriter, r *http.Request) error {
 func lines(w http.ResponseWriter) (write func([]byte) error, flush func() error) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Time{}) // the time limit for reading requests does not bound the answer
 	var pending []byte
 	send := func() error {
 		_ = control.SetWriteDeadline(time.Now().Add(lineTimeout))
@@ -346,7 +348,9 @@ func lines(w http.ResponseWriter) (write func([]byte) error, flush func() error)
 		if err := send(); err != nil {
 			return err
 		}
-		return cut(control.Flush())
+		err := control.Flush()
+		_ = control.SetWriteDeadline(time.Time{}) // a stream may have nothing to send for hours; HTTP/2 would end it
+		return cut(err)
 	}
 }
 

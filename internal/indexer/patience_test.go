@@ -176,3 +176,59 @@ func TestAReaderThatTakesNothingLosesTheDump(t *testing.T) {
 		serving.Wait()
 	})
 }
+
+// pipe is pipes for a server that closes its listener.
+type pipe struct {
+	pipes
+	close func()
+}
+
+func (p pipe) Close() error {
+	p.close()
+	return nil
+}
+
+// A stream of changes may have nothing to send for longer than a request may take to send its body, or an answer to be
+// read. When the service stops, the stream says so.
+func TestAStreamOfChangesLastsUntilTheServiceStops(t *testing.T) {
+	for name, http2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
+		t.Run(name, func(t *testing.T) {
+			w := serve(t, Config{}, nil)
+			h := w.worker("http://a", nil).Holders[0]
+			synctest.Test(t, func(t *testing.T) {
+				s := New(Config{}, w.service.Parts)
+				l := pipe{pipes: make(pipes)}
+				l.close = sync.OnceFunc(func() { close(l.pipes) })
+				ctx, stop := context.WithCancel(t.Context())
+				defer stop()
+				ended := make(chan error, 1)
+				go func() { ended <- s.serveHTTP(ctx, l) }() // ends with ctx
+				transport := &http.Transport{Protocols: new(http.Protocols), DialContext: func(context.Context, string, string) (net.Conn, error) { return l.dial(), nil }}
+				transport.Protocols.SetHTTP1(!http2)
+				transport.Protocols.SetUnencryptedHTTP2(http2)
+				defer transport.CloseIdleConnections()
+				resp, err := (&http.Client{Transport: transport}).Get("http://index/changes")
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = resp.Body.Close() }()
+				lines := bufio.NewReader(resp.Body)
+				if l := read(t, lines); l.Kind != "begin" {
+					t.Errorf("the stream begins with %+v", l)
+				}
+				<-time.After(time.Hour)
+				w.store(h, prompt(1, 64), kvindex.Stored{})
+				for read(t, lines).Kind != "added" {
+				}
+				<-time.After(time.Hour)
+				stop()
+				if text, err := io.ReadAll(lines); err != nil || string(text) != `{"error":"the index service stops"}`+"\n" {
+					t.Errorf("the stream ends with %q, %v", text, err)
+				}
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}

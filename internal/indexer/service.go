@@ -123,10 +123,12 @@ const endLimit = 2 * time.Second
 const maxHeader = 64 << 10
 
 func (s *Service) serveHTTP(ctx context.Context, l net.Listener) error {
+	requests, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer end(nil)
 	server := &http.Server{
 		Protocols:         new(http.Protocols),
 		Handler:           s.routes,
-		BaseContext:       func(net.Listener) context.Context { return ctx },
+		BaseContext:       func(net.Listener) context.Context { return requests },
 		ReadHeaderTimeout: 10 * time.Second,
 		ReadTimeout:       time.Minute,
 		IdleTimeout:       5 * time.Minute,
@@ -144,6 +146,7 @@ func (s *Service) serveHTTP(ctx context.Context, l net.Listener) error {
 		return err
 	case <-ctx.Done():
 	}
+	end(errStopping) // ends streams, which say why
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), endLimit)
 	defer cancel()
 	if err := server.Shutdown(limit); err != nil {
