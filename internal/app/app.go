@@ -175,7 +175,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	a.gateway.UseAdapters(cfg.GatewayAdapters())
 	a.makeAdmin(cfg, bodies, operators)
 	if a.service != nil {
-		a.finishIndexService(cfg)
+		a.finishIndexService(cfg, clients, operators)
 	}
 	a.seen = look(a.files())
 	return a, nil

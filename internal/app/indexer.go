@@ -10,6 +10,7 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/config"
 	"github.com/warmpath/warmpath/internal/discovery"
+	"github.com/warmpath/warmpath/internal/gateway"
 	"github.com/warmpath/warmpath/internal/indexer"
 	"github.com/warmpath/warmpath/internal/snapshot"
 )
@@ -29,8 +30,14 @@ func newIndexService(f *fleet.Fleet, options *warmpath.Options) *indexService {
 	return s
 }
 
-// finishIndexService makes the service from the components of the App.
-func (a *App) finishIndexService(cfg *config.Config) {
+// finishIndexService makes the service from the components of the App. clients and operators are the limits of the
+// listeners that the process may have besides. A process that only offers its index has neither clients nor operators:
+// a third of the file descriptors is for connections over HTTP, a third for those over gRPC, and the rest for events.
+func (a *App) finishIndexService(cfg *config.Config, clients, operators gateway.ConnectionLimit) {
+	limit := operators
+	if a.options.IndexOnly {
+		limit = clients
+	}
 	a.service.Service = indexer.New(cfg.IndexService, indexer.Parts{
 		Router: a.router, Fleet: a.fleet, Telemetry: a.telemetry, Log: a.log, Changes: a.service.changes, Metrics: a.telemetry.Handler(a.sources()),
 		More: map[string]http.Handler{snapshot.Path: a.giver}, Tokens: a.tokens, Certificates: a.indexCertificates, Scoped: a.kvfeed.Scoped, Routes: !a.options.IndexOnly,
@@ -45,6 +52,9 @@ func (a *App) finishIndexService(cfg *config.Config) {
 			}
 			return out
 		},
+		Connections: indexer.Connections{GRPC: limit.Serving, HTTP: func(l net.Listener, server *http.Server, refuse http.HandlerFunc) net.Listener {
+			return gateway.LimitConnections(l, server, limit, refuse)
+		}},
 	})
 }
 

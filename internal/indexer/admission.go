@@ -66,9 +66,10 @@ func (b *budget) give(n int64) { b.used.Add(-n) }
 
 // Errors of a client that has to wait.
 var (
-	errBodies  = fmt.Errorf("%w: the bodies that are read now have %d MiB; try again, or send shorter questions", errBusy, maxBodies>>20)
-	errCalls   = fmt.Errorf("%w: %d calls over gRPC are under way; try again", errBusy, maxUnary/callBytes)
-	errStreams = fmt.Errorf("%w: %d streams over gRPC are open; use one stream for all questions of a process, or ask over HTTP", errBusy, maxStreams)
+	errBodies      = fmt.Errorf("%w: the bodies that are read now have %d MiB; try again, or send shorter questions", errBusy, maxBodies>>20)
+	errConnections = fmt.Errorf("%w: too many connections are open; try again, or use one connection for all questions of a process", errBusy)
+	errCalls       = fmt.Errorf("%w: %d calls over gRPC are under way; try again", errBusy, maxUnary/callBytes)
+	errStreams     = fmt.Errorf("%w: %d streams over gRPC are open; use one stream for all questions of a process, or ask over HTTP", errBusy, maxStreams)
 )
 
 // rpcName is the service of indexer.proto, as it begins the path of a call.

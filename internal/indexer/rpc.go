@@ -82,7 +82,8 @@ func (r *rpc) options() []grpc.ServerOption {
 	o := []grpc.ServerOption{
 		grpc.InTapHandle(r.admit), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxCalls), grpc.MaxHeaderListSize(maxHeader),
 		grpc.ForceServerCodecV2(codec{}), grpc.ConnectionTimeout(10 * time.Second),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}), // ends dead connections
+		// Ends connections that are dead, or that had no call for as long as one over HTTP may have none.
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second, MaxConnectionIdle: idleLimit}),
 		// Workers keep their stacks, which a new goroutine for each call would have to grow. Calls beyond them get a
 		// goroutine each.
 		grpc.NumStreamWorkers(uint32(2 * runtime.GOMAXPROCS(0))),

@@ -51,6 +51,8 @@ type Parts struct {
 	ListedAll func() map[string]string
 	// Routes says that this process sends requests to the workers of Fleet. Then only its own lists may add workers.
 	Routes bool
+	// Connections bounds the connections of the listeners.
+	Connections Connections
 }
 
 // Service answers which worker has how much of a prompt. It is safe for concurrent use; Run may be called once.
@@ -119,6 +121,9 @@ func (s *Service) Serve(ctx context.Context, front, rpc net.Listener) error {
 // endLimit is how long running requests may take after the end of the service. Streams end at once.
 const endLimit = 2 * time.Second
 
+// idleLimit is how long a connection may have no request.
+const idleLimit = 5 * time.Minute
+
 // maxHeader bounds the header of a request in bytes.
 const maxHeader = 64 << 10
 
@@ -131,7 +136,7 @@ func (s *Service) serveHTTP(ctx context.Context, l net.Listener) error {
 		BaseContext:       func(net.Listener) context.Context { return requests },
 		ReadHeaderTimeout: 10 * time.Second,
 		ReadTimeout:       time.Minute,
-		IdleTimeout:       5 * time.Minute,
+		IdleTimeout:       idleLimit,
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 1000, MaxReceiveBufferPerConnection: connWindow, MaxReceiveBufferPerStream: streamWindow},
@@ -139,6 +144,7 @@ func (s *Service) serveHTTP(ctx context.Context, l net.Listener) error {
 	server.Protocols.SetHTTP1(true)
 	server.Protocols.SetHTTP2(true)            // with TLS
 	server.Protocols.SetUnencryptedHTTP2(true) // without TLS, for clients that know it beforehand (RFC 9113 §3.3)
+	l = s.Connections.boundHTTP(l, server)
 	failed := make(chan error, 1)
 	go func() { failed <- s.Certificates.Serve(server, l) }() // ends when the server is shut down or closed, below
 	select {
@@ -162,6 +168,7 @@ func (s *Service) serveRPC(ctx context.Context, l net.Listener) error {
 	defer answers.running.Wait()
 	server.RegisterService(&serviceDesc, answers)
 	failed := make(chan error, 1)
+	l = s.Connections.boundGRPC(l)
 	go func() { failed <- server.Serve(l) }() // ends when the server is stopped, below
 	select {
 	case err := <-failed:
