@@ -1,6 +1,12 @@
 package app
 
-import "github.com/warmpath/warmpath/internal/telemetry"
+import (
+	"github.com/warmpath/warmpath/internal/indexer"
+	"github.com/warmpath/warmpath/internal/telemetry"
+)
 
 // Telemetry returns the metrics and the recent decisions.
 func (a *App) Telemetry() *telemetry.Telemetry { return a.telemetry }
+
+// IndexConnections returns the bounds of the index service's connections.
+func (a *App) IndexConnections() indexer.Connections { return a.service.Connections }

@@ -2,6 +2,7 @@ package indexer
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -134,4 +135,44 @@ func TestARouterSaysOnceThatTheServiceDoesNotKnowItsWorker(t *testing.T) {
 	if n := strings.Count(log.String(), says); n != 2 {
 		t.Errorf("%d lines about two workers:\n%s", n, log)
 	}
+}
+
+// A web page that is open on this machine must not register workers, which the service would connect to.
+func TestAWebPageRegistersNoWorker(t *testing.T) {
+	w := serve(t, Config{}, nil)
+	const worker = `{"instance_id":"a","model_name":"m","endpoint":"tcp://h:1"}`
+	if status, text := w.ask("POST", "/register", worker, "Sec-Fetch-Site", "cross-site", "Origin", "http://page", "Content-Type", "text/plain"); status != http.StatusForbidden {
+		t.Errorf("%d %s", status, text)
+	}
+	if n := len(w.fleet.Snapshot().Workers()); n != 0 {
+		t.Errorf("%d workers are registered", n)
+	}
+	if status, text := w.ask("POST", "/register", worker); status != http.StatusCreated {
+		t.Errorf("a program: %d %s", status, text)
+	}
+}
+
+// The feed of the service must hear of the cache salts and extra keys with which routers send requests, whichever way
+// the router asks.
+func TestTheFeedHearsOfTheKeysOfRouters(t *testing.T) {
+	w := serve(t, Config{}, nil)
+	a, req := fleetOf(t, w, nil)
+	hears := func(extra string) {
+		t.Helper()
+		req.Salt, req.Extra = "s", extra
+		if _, err := a.match(t, req); err != nil {
+			t.Error(err)
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if !slices.Contains(w.scoped, "http://a s/"+extra) {
+			t.Errorf("the feed heard of %q, not of %s", w.scoped, extra)
+		}
+	}
+	testenv.Until(t, "the stream is open", func() bool { return a.asks() > 0 })
+	hears("over gRPC")
+	w.service.grpcPort.Store(0) // there will be no other stream
+	a.client.stream.Load().stop()
+	testenv.Until(t, "the stream has ended", func() bool { return a.asks() < 0 })
+	hears("over HTTP")
 }
