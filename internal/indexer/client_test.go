@@ -232,7 +232,8 @@ func TestOtherGroupsOfAWorkerChangeNothing(t *testing.T) {
 	ranks := func(trust fleet.Trust) []listedRank {
 		return []listedRank{{rank: 1, trust: trust, why: "listed"}, {rank: 2, trust: trust, why: "listed"}}
 	}
-	one := newAsker(t, "http://127.0.0.1:1", nil) // its service never answers, so only the test applies lists
+	one := newAsker(t, "http://127.0.0.1:1", nil)
+	one.stop() // only the test applies lists
 	own := one.put("http://a", facts("tcp://127.0.0.1:9"))
 	one.client.apply(one.fleet.Snapshot(), &listing{workers: []listedWorker{
 		{worker: "http://a", model: "m", group: defaultGroup, engineBlockSize: 16, ranks: ranks(fleet.TrustDegraded)},
