@@ -201,13 +201,25 @@ func (g *registry) register(r *registration, now time.Time) (listed bool, err er
 func (g *registry) sharedSource(name string, sources []fleet.EventSource) (warning string) {
 	for _, s := range sources {
 		other := g.sources[s.Endpoint]
-		if e := g.entries[other]; e != nil && bare(other) != bare(name) && slices.ContainsFunc(e.facts.Events, func(has fleet.EventSource) bool { return has.Endpoint == s.Endpoint }) {
+		if e := g.entries[other]; e != nil && bare(other) != bare(name) && hasSource(&e.facts, s.Endpoint) {
 			warning = fmt.Sprintf("the worker %s has the endpoint %s, too: if they are two engines, correct one of the endpoints", api.Quoted(bare(other)), api.Quoted(s.Endpoint))
 			continue
 		}
 		g.sources[s.Endpoint] = name
 	}
 	return warning
+}
+
+// hasSource reports whether a worker has an event source with that endpoint.
+func hasSource(f *fleet.Facts, endpoint string) bool {
+	return slices.ContainsFunc(f.Events, func(s fleet.EventSource) bool { return s.Endpoint == endpoint })
+}
+
+// dropSource forgets that a worker has an event source with that endpoint. g.mu is held.
+func (g *registry) dropSource(name, endpoint string) {
+	if g.sources[endpoint] == name {
+		delete(g.sources, endpoint)
+	}
 }
 
 // add notes what a registration names.
@@ -226,6 +238,11 @@ func (e *entry) add(r *registration) {
 // put tells the fleet of a worker. g.mu is held.
 func (g *registry) put(name string, e *entry, f fleet.Facts) {
 	g.total.change(weightOf(&e.facts), weightOf(&f))
+	for _, s := range e.facts.Events {
+		if !hasSource(&f, s.Endpoint) {
+			g.dropSource(name, s.Endpoint)
+		}
+	}
 	e.facts = f
 	f.Events, f.Models = slices.Clone(f.Events), slices.Clone(f.Models)
 	e.id = g.fleet.Put(name, f)
@@ -442,9 +459,7 @@ func (g *registry) forget(worker string, e *entry) {
 	g.findGone(worker, nil)
 	g.total.change(weightOf(&e.facts), weight{})
 	for _, s := range e.facts.Events {
-		if g.sources[s.Endpoint] == worker {
-			delete(g.sources, s.Endpoint)
-		}
+		g.dropSource(worker, s.Endpoint)
 	}
 }
 

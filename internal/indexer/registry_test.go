@@ -212,3 +212,22 @@ func TestAProcessThatRoutesTakesNoRegistrations(t *testing.T) {
 		t.Errorf("%d %s", status, text)
 	}
 }
+
+// A worker whose ports change at each start is registered with new endpoints for as long as the service runs.
+func TestEndpointsThatAWorkerNoLongerHasAreForgotten(t *testing.T) {
+	w := serve(t, Config{}, nil)
+	g, now := w.service.registry, time.Unix(1000, 0)
+	for port := range 100 {
+		r := &registration{worker: "a", models: []fleet.Model{{ID: "m"}}, ranks: 2, sources: []fleet.EventSource{
+			{Rank: 0, Endpoint: fmt.Sprintf("tcp://h:%d", 1+2*port)}, {Rank: 1, Endpoint: fmt.Sprintf("tcp://h:%d", 2+2*port)}}}
+		if _, err := g.register(r, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(g.sources) != 2 || g.sources["tcp://h:199"] != "a" || g.sources["tcp://h:200"] != "a" {
+		t.Errorf("after new registrations the registry knows %d endpoints, want 2", len(g.sources))
+	}
+	if err := g.unregister(&removal{worker: "a", rankPlusOne: 1}); err != nil || len(g.sources) != 1 || g.sources["tcp://h:200"] != "a" {
+		t.Errorf("after a rank left, the registry knows %d endpoints, want 1: %v", len(g.sources), err)
+	}
+}
