@@ -56,3 +56,43 @@ func TestAPresentWorkerIsNotExpected(t *testing.T) {
 		t.Errorf("ids %v after the worker %d left", ids, id)
 	}
 }
+
+// Several workers leave with one snapshot. Ids of workers that are not there change nothing.
+func TestWorkersLeaveTogether(t *testing.T) {
+	f := fleet.New(fleet.Config{})
+	ids := f.Expect([]string{"http://w0", "http://w1", "http://w2", "http://w3"}, "not probed yet")
+	f.Remove(ids[1])
+	before := f.Snapshot().Generation()
+	f.Remove(ids[3], ids[0], ids[1], ids[3], 99)
+	if s := f.Snapshot(); s.Generation() != before+1 || len(s.Workers()) != 1 || s.Workers()[0].ID != ids[2] {
+		t.Errorf("%d snapshots, workers %v", s.Generation()-before, s.Workers())
+	}
+	f.Remove()
+	f.Remove(ids[0])
+	if n := f.Snapshot().Generation() - before; n != 1 {
+		t.Errorf("%d snapshots, though no more worker left", n)
+	}
+}
+
+// Staged workers come with one snapshot, when they are shown or when the fleet changes otherwise.
+func TestStagedWorkersAreShownTogether(t *testing.T) {
+	f := fleet.New(fleet.Config{})
+	facts := fleet.Facts{Models: []fleet.Model{{ID: "m"}}}
+	before := f.Snapshot()
+	a, b := f.Stage("http://a", facts), f.Stage("http://b", facts)
+	if f.Snapshot() != before {
+		t.Error("a staged worker makes a snapshot")
+	}
+	f.Show()
+	if s := f.Snapshot(); s.Generation() != before.Generation()+1 || !s.ByID(a).Ready || !s.ByID(b).Ready {
+		t.Errorf("%d snapshots, workers %v", s.Generation()-before.Generation(), s.Workers())
+	}
+	shown := f.Snapshot()
+	if f.Show(); f.Snapshot() != shown {
+		t.Error("there is nothing to show, and there is a new snapshot")
+	}
+	c := f.Stage("http://c", facts)
+	if f.SetDraining(a, true); f.Snapshot().ByID(c) == nil {
+		t.Error("a later change does not show a staged worker")
+	}
+}

@@ -25,8 +25,8 @@ type Config struct {
 }
 
 // Fleet is all workers. It is safe for concurrent use: writers exclude each other, build the next snapshot aside and
-// swap it in; readers never wait for writers. A method that changes the fleet returns when the snapshot shows the
-// change. Changes that are made at the same time share a snapshot.
+// swap it in; readers never wait for writers. A method that changes the fleet, other than Stage, returns when the
+// snapshot shows the change. Changes that are made at the same time share a snapshot.
 type Fleet struct {
 	config  Config
 	current atomic.Pointer[Snapshot]
@@ -138,6 +138,21 @@ func (f *Fleet) Put(url string, facts Facts) WorkerID {
 	f.mu.Lock()
 	defer f.release()
 	return f.put(url, facts, "")
+}
+
+// Stage is [Fleet.Put] without the wait for the snapshot: call [Fleet.Show] after it. A caller that keeps records of
+// its own under a lock stages under this lock, so that the fleet gets the changes in the same order, and shows after
+// the lock. Then changes of several goroutines share a snapshot, as those of Put do.
+func (f *Fleet) Stage(url string, facts Facts) WorkerID {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.put(url, facts, "")
+}
+
+// Show returns when the current snapshot shows all changes that were made before the call.
+func (f *Fleet) Show() {
+	f.mu.Lock()
+	f.release()
 }
 
 // Expect adds workers that have not answered yet: they serve nothing, and they are not healthy for the reason why. One
@@ -298,21 +313,33 @@ func (f *Fleet) SetBlockSize(id WorkerID, tokens int) {
 	f.replace(&w)
 }
 
-// Remove removes a worker from the fleet. Its holders keep their ids until [Fleet.Retire], so that the load of its
-// requests under way can still be released. If the URL is put again, it is the URL of a new worker: see [Fleet.Put].
-func (f *Fleet) Remove(id WorkerID) {
+// Remove removes workers from the fleet, with one snapshot for all of them. Their holders keep their ids until
+// [Fleet.Retire], so that the load of their requests under way can still be released. If a URL is put again, it is the
+// URL of a new worker: see [Fleet.Put].
+func (f *Fleet) Remove(ids ...WorkerID) {
 	f.mu.Lock()
-	if at, present := f.position(id); present {
-		old := f.present[at]
-		f.present = slices.Delete(f.present, at, at+1)
-		f.known[id].scopes.clear()
-		for _, h := range old.Holders {
-			f.left(h)
-		}
-		f.changes++
+	for _, id := range ids {
+		f.remove(id)
 	}
 	f.release()
-	f.links.drop(id) // after the snapshot is there, so that no transfer that ends now adds a pair of this worker again
+	for _, id := range ids {
+		f.links.drop(id) // after the snapshot is there, so that no transfer that ends now adds a pair of this worker again
+	}
+}
+
+// remove removes a worker, if it is present. f.mu is held.
+func (f *Fleet) remove(id WorkerID) {
+	at, present := f.position(id)
+	if !present {
+		return
+	}
+	old := f.present[at]
+	f.present = slices.Delete(f.present, at, at+1)
+	f.known[id].scopes.clear()
+	for _, h := range old.Holders {
+		f.left(h)
+	}
+	f.changes++
 }
 
 // left resets h when it leaves the fleet. A rank that the worker no longer reports may return with the same holder; it
