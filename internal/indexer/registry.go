@@ -148,30 +148,47 @@ func (g *registry) register(r *registration, now time.Time) (listed bool, err er
 	if g.listed(name) != "" {
 		return true, nil
 	}
+	listed, changed, err := g.note(name, r, now)
+	if err != nil || listed {
+		return listed, err
+	}
+	if changed != nil {
+		g.log.Info("worker registered", "worker", r.worker, "model", r.models[0].ID, "group", r.group, "ranks", changed.Ranks, "sources", len(changed.Events))
+	}
+	if r.warning != "" {
+		g.log.Warn("two workers are registered with the same endpoint of events", "worker", r.worker, "because", r.warning)
+	}
+	g.fleet.Show() // g.mu is not held, so that registrations that come together share a snapshot
+	return false, nil
+}
+
+// note adds a worker or changes it, and stages that in the fleet. changed is what the fleet is told; nil: nothing
+// changes. The other results are those of register.
+func (g *registry) note(name string, r *registration, now time.Time) (listed bool, changed *fleet.Facts, err error) {
 	model := pooled(r.models[0].ID, r.group)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	e := g.entries[name]
 	switch {
 	case e == nil && len(g.entries) >= maxRegistered:
-		return false, fmt.Errorf("%w: %d workers are registered already", errFull, maxRegistered)
+		return false, nil, fmt.Errorf("%w: %d workers are registered already", errFull, maxRegistered)
 	case e != nil && e.model != model:
 		known, group := unpooled(e.model)
-		return false, fmt.Errorf("%w: %s serves %s in group %s; unregister it first", errConflict, api.Quoted(r.worker), api.Quoted(known), api.Quoted(group))
+		return false, nil, fmt.Errorf("%w: %s serves %s in group %s; unregister it first", errConflict, api.Quoted(r.worker), api.Quoted(known), api.Quoted(group))
 	}
 	if e != nil && e.until.IsZero() && r.lease > 0 {
-		return true, nil
+		return true, nil, nil
 	}
 	next, err := r.facts(e)
 	if err != nil {
-		return false, err
+		return false, nil, err
 	}
 	var before weight
 	if e != nil {
 		before = weightOf(&e.facts)
 	}
 	if err := g.total.room(before, weightOf(&next)); err != nil {
-		return false, err
+		return false, nil, err
 	}
 	fresh := e == nil
 	if fresh {
@@ -187,13 +204,10 @@ func (g *registry) register(r *registration, now time.Time) (listed bool, err er
 	if fresh || !reflect.DeepEqual(e.facts, next) {
 		r.warning = g.sharedSource(name, next.Events)
 		g.put(name, e, next)
-		g.log.Info("worker registered", "worker", r.worker, "model", r.models[0].ID, "group", r.group, "ranks", next.Ranks, "sources", len(next.Events))
-		if r.warning != "" {
-			g.log.Warn("two workers are registered with the same endpoint of events", "worker", r.worker, "because", r.warning)
-		}
+		changed = &next
 	}
 	g.findGone(name, e)
-	return false, nil
+	return false, changed, nil
 }
 
 // sharedSource notes the event sources of a worker, and returns a warning if another worker has one of them; "": none
@@ -235,7 +249,7 @@ func (e *entry) add(r *registration) {
 	}
 }
 
-// put tells the fleet of a worker. g.mu is held.
+// put stages a worker in the fleet: the caller shows it when g.mu is no longer held. g.mu is held.
 func (g *registry) put(name string, e *entry, f fleet.Facts) {
 	g.total.change(weightOf(&e.facts), weightOf(&f))
 	for _, s := range e.facts.Events {
@@ -245,7 +259,7 @@ func (g *registry) put(name string, e *entry, f fleet.Facts) {
 	}
 	e.facts = f
 	f.Events, f.Models = slices.Clone(f.Events), slices.Clone(f.Models)
-	e.id = g.fleet.Put(name, f)
+	e.id = g.fleet.Stage(name, f)
 }
 
 // findGone sets the ranks of a worker in g.gone. A nil e is a worker that left. g.mu is held.
@@ -364,6 +378,7 @@ func setSources(f *fleet.Facts, sources map[int]fleet.EventSource, first, last i
 
 // unregister removes a worker, one of its ranks, or one of its adapters. The error wraps errAbsent.
 func (g *registry) unregister(r *removal) error {
+	defer g.fleet.Show()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	worker := strings.TrimRight(r.worker, "/")
@@ -403,7 +418,7 @@ func (g *registry) unregister(r *removal) error {
 	return g.shrink(name, e, r)
 }
 
-// shrink tells the fleet what is left of a worker after a removal. g.mu is held.
+// shrink stages in the fleet what is left of a worker after a removal. g.mu is held.
 func (g *registry) shrink(name string, e *entry, r *removal) error {
 	ranks, loras := map[int]bool{}, map[string]bool{}
 	for p := range e.parts {
@@ -438,19 +453,32 @@ func (g *registry) remove(worker string, e *entry) {
 	g.log.Info("worker unregistered", "worker", bare(worker))
 }
 
-// expire removes the workers whose lease has ended, and those that another list has meanwhile.
+// expire removes the workers whose lease has ended, and those that another list has meanwhile. When a router ends, the
+// leases of all its workers end together: the fleet removes these with one snapshot.
 func (g *registry) expire(now time.Time) {
+	for _, worker := range g.removeEnded(now) {
+		g.log.Warn("no router renewed the registration of a worker: it is removed", "worker", bare(worker))
+	}
+}
+
+// removeEnded does the work of expire, and returns the workers whose lease has ended.
+func (g *registry) removeEnded(now time.Time) (ended []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	var ids []fleet.WorkerID
 	for worker, e := range g.entries {
 		switch {
 		case !e.until.IsZero() && now.After(e.until):
-			g.log.Warn("no router renewed the registration of a worker: it is removed", "worker", bare(worker))
-			g.remove(worker, e)
+			g.forget(worker, e)
+			ended, ids = append(ended, worker), append(ids, e.id)
 		case g.listed(worker) != "": // discovery put its own facts in place of the registered ones
 			g.forget(worker, e)
 		}
 	}
+	if len(ids) > 0 {
+		g.fleet.Remove(ids...)
+	}
+	return ended
 }
 
 // forget removes an entry. g.mu is held.

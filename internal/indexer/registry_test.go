@@ -1,9 +1,13 @@
 package indexer
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -229,5 +233,76 @@ func TestEndpointsThatAWorkerNoLongerHasAreForgotten(t *testing.T) {
 	}
 	if err := g.unregister(&removal{worker: "a", rankPlusOne: 1}); err != nil || len(g.sources) != 1 || g.sources["tcp://h:200"] != "a" {
 		t.Errorf("after a rank left, the registry knows %d endpoints, want 1: %v", len(g.sources), err)
+	}
+}
+
+// When a router ends, the leases of its workers end together. The registry then makes one snapshot of the fleet, so
+// that nobody waits long for its lock.
+func TestLeasesThatEndTogetherMakeOneSnapshot(t *testing.T) {
+	w := serve(t, Config{}, nil)
+	g, now := w.service.registry, time.Unix(1000, 0)
+	for i := range 50 {
+		r := &registration{worker: fmt.Sprint(i), models: []fleet.Model{{ID: "m"}}, ranks: 1, lease: time.Second}
+		if i%10 == 0 {
+			r.lease = time.Hour
+		}
+		if _, err := g.register(r, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := w.fleet.Snapshot().Generation()
+	g.expire(now.Add(time.Minute))
+	if s := w.fleet.Snapshot(); s.Generation() != before+1 || len(s.Workers()) != 5 || g.len() != 5 {
+		t.Errorf("%d snapshots; %d workers in the fleet and %d in the registry, want 5", s.Generation()-before, len(s.Workers()), g.len())
+	}
+	g.expire(now.Add(time.Minute))
+	if n := w.fleet.Snapshot().Generation() - before; n != 1 {
+		t.Errorf("%d snapshots, though no more lease ended", n)
+	}
+}
+
+// together is a log that holds back each line until n of them have come.
+type together struct {
+	slog.Handler
+	n    int64
+	came atomic.Int64
+	all  chan struct{}
+}
+
+func (l *together) Enabled(context.Context, slog.Level) bool { return true }
+
+func (l *together) Handle(context.Context, slog.Record) error {
+	if l.came.Add(1) == l.n {
+		close(l.all)
+	}
+	select {
+	case <-l.all:
+	case <-time.After(time.Minute): // the test fails
+	}
+	return nil
+}
+
+// A router registers its workers by several calls at the same time. These share snapshots, because no call holds the
+// registry's lock while a snapshot is made. Each call returns when the fleet shows its worker.
+func TestRegistrationsThatComeTogetherShareASnapshot(t *testing.T) {
+	const callers = 16
+	w := serve(t, Config{}, func(p *Parts) { p.Log = slog.New(&together{n: callers, all: make(chan struct{})}) })
+	before := w.fleet.Snapshot().Generation()
+	var all sync.WaitGroup
+	for caller := range callers {
+		all.Go(func() {
+			name := fmt.Sprintf("http://w-%d", caller)
+			r := &registration{worker: name, models: []fleet.Model{{ID: "m"}}, ranks: 2}
+			if _, err := w.service.registry.register(r, time.Unix(1000, 0)); err != nil {
+				t.Error(err)
+			}
+			if !slices.ContainsFunc(w.fleet.Snapshot().Workers(), func(w *fleet.Worker) bool { return w.URL == name && len(w.Holders) == 2 }) {
+				t.Errorf("the fleet does not show %s", name)
+			}
+		})
+	}
+	all.Wait()
+	if n := w.fleet.Snapshot().Generation() - before; n != 1 {
+		t.Errorf("%d snapshots for %d registrations", n, callers)
 	}
 }
