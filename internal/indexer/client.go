@@ -75,6 +75,7 @@ type Client struct {
 	listed     int               // bytes of the last list of workers; 0: there was none
 	unfinished int               // looks in a row after which not all workers were registered
 	differing  map[string]bool   // models about whose keys the log has an error
+	sizes      map[string]sizing // by model: the changes of the service's block size
 	current    *stream           // the last stream; nil if there was none
 	streaming  chan struct{}     // has an element while a stream runs, and shortly after
 	running    sync.WaitGroup    // the goroutine of the stream
@@ -113,7 +114,7 @@ func NewClient(c ClientConfig, router *warmpath.Router, n network.Network, log *
 	}
 	x := &Client{host: at.Hostname(), address: peer.Address, secure: at.Scheme == "https", network: n, streaming: make(chan struct{}, 1),
 		config: c, router: router, fleet: router.Fleet(), log: log, soon: make(chan struct{}, 1), registered: map[string]sent{}, refused: map[string]string{},
-		differing: map[string]bool{}, strange: map[string]bool{},
+		differing: map[string]bool{}, sizes: map[string]sizing{}, strange: map[string]bool{},
 		http: &http.Client{Transport: network.NewTransport(n, peers, network.TransportConfig{ConnectTimeout: time.Second, IdleTimeout: time.Minute, IdlePerPeer: 16, Plain: true})}}
 	return x, nil
 }
@@ -270,6 +271,7 @@ func (c *Client) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx) // stop ends the stream
 	defer stop()
 	for {
+		asked := time.Now()
 		if port, ok := c.poll(ctx); ok {
 			c.keepStream(ctx, port)
 		}
@@ -287,12 +289,14 @@ func (c *Client) Run(ctx context.Context) error {
 			}
 		case <-c.soon:
 			timer.Stop()
-			if c.silent { // it was just asked
-				select {
-				case <-time.After(pollEvery / 4):
-				case <-ctx.Done():
-					return nil
-				}
+			pause := pollEvery/10 - time.Since(asked) // a broken service can give reasons to ask it without end
+			if c.silent {                             // it was just asked
+				pause = pollEvery / 4
+			}
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+				return nil
 			}
 		case <-timer.C:
 		}
@@ -428,34 +432,6 @@ func (c *Client) noteStrange(w *fleet.Worker, known bool) {
 		c.log.Warn("the index service does not know a worker, so the worker is learned from requests: list it at the service by the same URL, or set index.register: true",
 			"service", c.config.URL, "worker", w.URL)
 	}
-}
-
-// compare returns the models whose keys the service makes in another way than this router, and logs them. If only the
-// block size differs, the router takes the service's.
-func (c *Client) compare(list *listing) map[string]bool {
-	refused := map[string]bool{}
-	for i := range list.workers {
-		w := &list.workers[i]
-		if w.group != defaultGroup || w.blockSize == 0 || refused[w.model] {
-			continue
-		}
-		algorithm, size, ok := c.router.Keying(w.model)
-		switch {
-		case !ok || algorithm.String() == w.algorithm && size == w.blockSize:
-			continue
-		case algorithm.String() == w.algorithm:
-			c.log.Info("the index service has blocks of another size: the router takes its size", "model", w.model, "was", size, "is", w.blockSize)
-			c.router.SetBlockSize(w.model, w.blockSize)
-			continue
-		}
-		refused[w.model] = true
-		if !c.differing[w.model] {
-			c.log.Error("the index service makes other block keys than this router, so its answers cannot be used: give both the same routing.block_keys",
-				"service", c.config.URL, "model", w.model, "here", algorithm.String(), "there", c.blank(w.algorithm))
-		}
-	}
-	c.differing = refused
-	return refused
 }
 
 // newView returns the service's workers as holders of the router's fleet.
