@@ -38,8 +38,9 @@ var (
 type registry struct {
 	fleet *fleet.Fleet
 	log   *slog.Logger
-	// listed returns where else a worker is listed; "" if it is not.
-	listed func(worker string) string
+	// listed returns where else a worker is listed, "" if it is not, and listedAll returns that of all workers.
+	listed    func(worker string) string
+	listedAll func() map[string]string
 
 	// gone has, by the worker's name in the fleet, the ranks between others that are not registered, or no longer, as an
 	// immutable []int: the fleet knows only ranges of ranks. gaps is the number of such workers, nearly always 0: then
@@ -47,11 +48,10 @@ type registry struct {
 	gone sync.Map
 	gaps atomic.Int32
 
-	mu      sync.Mutex        // guards the fields below
-	entries map[string]*entry // by the worker's name in the fleet
-	// sources has a worker of each endpoint of events. Two workers with one endpoint are most likely a mistake.
-	sources map[string]string
-	total   weight // of all entries
+	mu        sync.Mutex        // guards the fields below
+	entries   map[string]*entry // by the worker's name in the fleet
+	endpoints endpoints
+	total     weight // of all entries
 }
 
 // entry is a registered worker of a group.
@@ -156,7 +156,7 @@ func (g *registry) register(r *registration, now time.Time) (listed bool, err er
 		g.log.Info("worker registered", "worker", r.worker, "model", r.models[0].ID, "group", r.group, "ranks", changed.Ranks, "sources", len(changed.Events))
 	}
 	if r.warning != "" {
-		g.log.Warn("two workers are registered with the same endpoint of events", "worker", r.worker, "because", r.warning)
+		g.warnShared(r.worker, r.warning)
 	}
 	g.fleet.Show() // g.mu is not held, so that registrations that come together share a snapshot
 	return false, nil
@@ -202,38 +202,12 @@ func (g *registry) note(name string, r *registration, now time.Time) (listed boo
 		e.until = until
 	}
 	if fresh || !reflect.DeepEqual(e.facts, next) {
-		r.warning = g.sharedSource(name, next.Events)
+		r.warning = g.endpoints.add(name, next.Events)
 		g.put(name, e, next)
 		changed = &next
 	}
 	g.findGone(name, e)
 	return false, changed, nil
-}
-
-// sharedSource notes the event sources of a worker, and returns a warning if another worker has one of them; "": none
-// has. The same worker in another group is no other worker. g.mu is held.
-func (g *registry) sharedSource(name string, sources []fleet.EventSource) (warning string) {
-	for _, s := range sources {
-		other := g.sources[s.Endpoint]
-		if e := g.entries[other]; e != nil && bare(other) != bare(name) && hasSource(&e.facts, s.Endpoint) {
-			warning = fmt.Sprintf("the worker %s has the endpoint %s, too: if they are two engines, correct one of the endpoints", api.Quoted(bare(other)), api.Quoted(s.Endpoint))
-			continue
-		}
-		g.sources[s.Endpoint] = name
-	}
-	return warning
-}
-
-// hasSource reports whether a worker has an event source with that endpoint.
-func hasSource(f *fleet.Facts, endpoint string) bool {
-	return slices.ContainsFunc(f.Events, func(s fleet.EventSource) bool { return s.Endpoint == endpoint })
-}
-
-// dropSource forgets that a worker has an event source with that endpoint. g.mu is held.
-func (g *registry) dropSource(name, endpoint string) {
-	if g.sources[endpoint] == name {
-		delete(g.sources, endpoint)
-	}
 }
 
 // add notes what a registration names.
@@ -252,11 +226,7 @@ func (e *entry) add(r *registration) {
 // put stages a worker in the fleet: the caller shows it when g.mu is no longer held. g.mu is held.
 func (g *registry) put(name string, e *entry, f fleet.Facts) {
 	g.total.change(weightOf(&e.facts), weightOf(&f))
-	for _, s := range e.facts.Events {
-		if !hasSource(&f, s.Endpoint) {
-			g.dropSource(name, s.Endpoint)
-		}
-	}
+	g.endpoints.keep(name, &e.facts, &f)
 	e.facts = f
 	f.Events, f.Models = slices.Clone(f.Events), slices.Clone(f.Models)
 	e.id = g.fleet.Stage(name, f)
@@ -459,6 +429,7 @@ func (g *registry) expire(now time.Time) {
 	for _, worker := range g.removeEnded(now) {
 		g.log.Warn("no router renewed the registration of a worker: it is removed", "worker", bare(worker))
 	}
+	g.compareListed()
 }
 
 // removeEnded does the work of expire, and returns the workers whose lease has ended.
@@ -486,9 +457,7 @@ func (g *registry) forget(worker string, e *entry) {
 	delete(g.entries, worker)
 	g.findGone(worker, nil)
 	g.total.change(weightOf(&e.facts), weight{})
-	for _, s := range e.facts.Events {
-		g.dropSource(worker, s.Endpoint)
-	}
+	g.endpoints.keep(worker, &e.facts, &fleet.Facts{})
 }
 
 // has reports whether a worker is registered.

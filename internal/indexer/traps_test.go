@@ -1,10 +1,12 @@
 package indexer
 
 import (
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
@@ -88,6 +90,51 @@ func TestASharedEndpointIsSaid(t *testing.T) {
 	w.ask("POST", "/unregister", `{"instance_id":"a","routing_group":"other"}`)
 	if text := register("c", "", "tcp://h:1"); strings.Contains(text, "warning") {
 		t.Errorf("nobody has the endpoint any more: %s", text)
+	}
+}
+
+// One engine with two names counts twice, whether it is registered before or after its namesake is found.
+func TestAnEndpointOfAListedWorkerIsSaid(t *testing.T) {
+	log := new(testenv.Buffer)
+	w := serve(t, Config{}, func(p *Parts) {
+		p.Log = slog.New(slog.NewTextHandler(log, nil))
+		p.Listed = func(string) string { return "" }
+		p.ListedAll = func() map[string]string {
+			return map[string]string{"http://127.0.0.1:1": "list", "http://127.0.0.1:2": "list"}
+		}
+	})
+	listed := func(url, endpoint string) {
+		w.worker(url, func(f *fleet.Facts) { f.Events = []fleet.EventSource{{Endpoint: endpoint}} })
+		w.service.registry.expire(time.Now()) // each second
+	}
+	register := func(worker, endpoint string) string {
+		t.Helper()
+		status, text := w.ask("POST", "/register", `{"instance_id":"`+worker+`","model_name":"m","endpoint":"`+endpoint+`"}`)
+		if status != http.StatusCreated {
+			t.Fatalf("%d %s", status, text)
+		}
+		return text
+	}
+	const says = "two workers have the same endpoint of events"
+	listed("http://127.0.0.1:1", "tcp://127.0.0.1:5557")
+	if text := register("http://localhost:1", "tcp://localhost:5557"); !strings.Contains(text, `"warning":"the worker \"http://127.0.0.1:1\" has the endpoint`) {
+		t.Errorf("a listed worker has the endpoint: %s", text)
+	}
+	testenv.Until(t, "the log says it", func() bool { return strings.Count(log.String(), says) == 1 })
+	if text := register("http://localhost:2", "tcp://localhost:5558"); strings.Contains(text, "warning") {
+		t.Errorf("nobody has the endpoint: %s", text)
+	}
+	listed("http://127.0.0.1:2", "tcp://[::1]:5558")
+	testenv.Until(t, "the log says it of the later worker", func() bool { return strings.Count(log.String(), says) == 2 })
+	if text := register("http://other", "tcp://other:5558"); strings.Contains(text, "warning") {
+		t.Errorf("the port of another host: %s", text)
+	}
+	listed("http://127.0.0.1:2", "tcp://127.0.0.1:5559")
+	if n := strings.Count(log.String(), says); n != 2 {
+		t.Errorf("%d lines of two workers:\n%s", n, log)
+	}
+	if text := register("http://other", "tcp://localhost:5560"); strings.Contains(text, "warning") {
+		t.Errorf("nobody has the endpoint: %s", text)
 	}
 }
 

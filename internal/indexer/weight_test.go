@@ -33,7 +33,7 @@ func TestRegisteredWorkersAreBoundedInRanksAndNames(t *testing.T) {
 		"names": {names, 40, maxRegisteredBytes / (maxModels / 2 * 1000)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := &registry{fleet: fleet.New(fleet.Config{}), log: slog.New(slog.DiscardHandler), listed: func(string) string { return "" }, entries: map[string]*entry{}, sources: map[string]string{}}
+			g := &registry{fleet: fleet.New(fleet.Config{}), log: slog.New(slog.DiscardHandler), listed: func(string) string { return "" }, entries: map[string]*entry{}, endpoints: endpoints{registered: map[string]string{}}}
 			n := 0
 			var err error
 			for ; n <= c.most && err == nil; n++ {
