@@ -45,6 +45,9 @@ type Config struct {
 	// Elsewhere says that another process follows the events, and that the router asks that process's index. The feed then
 	// follows no engine and sets no trust. It still forgets what the router learned of holders that left.
 	Elsewhere bool `yaml:"-"`
+	// Unrouted says that this process sends no requests to the engines, and so learns nothing from requests. It changes
+	// the words of reasons and warnings.
+	Unrouted bool `yaml:"-"`
 	// Stream has the settings of each stream: times, retries, and bounds of memory. PendingBytes and MaxMessage are
 	// divided among the ranks of a worker. Default [DefaultStreamConfig].
 	Stream StreamConfig `yaml:"-"`
@@ -90,6 +93,14 @@ func (c *Config) wire(ranks int) StreamConfig {
 	cfg.PendingBytes = max(cfg.PendingBytes/ranks, min(cfg.PendingBytes, leastPending))
 	cfg.MaxMessage = max(cfg.MaxMessage/ranks, min(cfg.MaxMessage, leastMessage))
 	return cfg
+}
+
+// learned ends the reason of a trust that the router makes up for by what it learns from its own requests.
+func (c *Config) learned(separator string) string {
+	if c.Unrouted {
+		return ""
+	}
+	return separator + "learned from requests"
 }
 
 func (c *Config) assumed() kvevent.Keys {

@@ -292,7 +292,7 @@ func (in *incoming) disconnect(err error) {
 	in.close(f)
 	in.mu.Unlock()
 	in.feed.end(f, fmt.Sprintf("the engine's connection ended: %v", err))
-	in.feed.fleet.SetTrust(f.holder, fleet.TrustApproximate, "no events since "+time.Now().UTC().Format(time.TimeOnly)+": learned from requests")
+	in.feed.fleet.SetTrust(f.holder, fleet.TrustApproximate, "no events since "+time.Now().UTC().Format(time.TimeOnly)+in.feed.config.learned(": "))
 }
 
 // take makes f the holder's follower, unless the holder already has a working one. A follower that dials counts as

@@ -67,21 +67,21 @@ func brief(err error) string {
 func (s *stream) judge(now time.Time) (fleet.Trust, string) {
 	switch {
 	case s.misplaced != "":
-		return fleet.TrustApproximate, s.misplaced + ": learned from requests"
+		return fleet.TrustApproximate, s.misplaced + s.config.learned(": ")
 	case !s.everUp && s.connErr != nil:
-		return fleet.TrustApproximate, fmt.Sprintf("no events since %s UTC: %s cannot be reached (%s); learned from requests",
-			s.started.UTC().Format(time.TimeOnly), s.source.Endpoint, brief(s.connErr))
+		return fleet.TrustApproximate, fmt.Sprintf("no events since %s UTC: %s cannot be reached (%s)",
+			s.started.UTC().Format(time.TimeOnly), s.source.Endpoint, brief(s.connErr)) + s.config.learned("; ")
 	case !s.everUp:
-		return fleet.TrustApproximate, fmt.Sprintf("connecting to %s; learned from requests", s.source.Endpoint)
+		return fleet.TrustApproximate, "connecting to " + s.source.Endpoint + s.config.learned("; ")
 	case !s.connected && s.tiers == 0:
-		return fleet.TrustApproximate, fmt.Sprintf("the event stream is disconnected (%s): learned from requests", brief(s.connErr))
+		return fleet.TrustApproximate, fmt.Sprintf("the event stream is disconnected (%s)", brief(s.connErr)) + s.config.learned(": ")
 	case !s.connected && now.Sub(s.since) >= s.config.Grace:
 		// The engine may have dropped blocks since then that are still in the index.
 		return fleet.TrustNone, fmt.Sprintf("the event stream is disconnected since %s UTC: %s", s.since.UTC().Format(time.TimeOnly), brief(s.connErr))
 	case s.ambiguous != "":
-		return fleet.TrustApproximate, fmt.Sprintf("requests carry %s, which the engine's events do not contain: learned from requests", s.ambiguous)
+		return fleet.TrustApproximate, fmt.Sprintf("requests carry %s, which the engine's events do not contain", s.ambiguous) + s.config.learned(": ")
 	case s.silent != "" && s.stored == 0 && !s.resumed:
-		return fleet.TrustApproximate, s.silent + "; learned from requests"
+		return fleet.TrustApproximate, s.silent + s.config.learned("; ")
 	case len(s.unremoved.queue) > 0:
 		return fleet.TrustApproximate, fmt.Sprintf("tier %q announces no removals: its blocks count for %v after they were stored (events.unremoved_ttl)",
 			s.leaking, s.config.UnremovedTTL)
@@ -190,13 +190,18 @@ func (s *stream) quiet(now time.Time, answered int64) {
 	}
 }
 
-// unreachable warns if the worker answers requests, but its event endpoint has never answered. s.mu is held.
+// unreachable warns if the worker is ready, but its event endpoint has never answered. s.mu is held.
 func (s *stream) unreachable(now time.Time) {
 	if s.everUp || s.connErr == nil || now.Sub(s.started) < s.config.Grace {
 		return
 	}
 	if w := s.fleet.Snapshot().Worker(s.holder); w == nil || !w.Ready {
 		return // the worker itself is not ready: discovery reports that
+	}
+	if s.config.Unrouted { // the worker may be registered: then nobody has asked it whether it answers
+		s.warn("unreachable", fmt.Sprintf("the KV events of worker %s at %s cannot be reached (%s), so nothing is known of its cache: "+
+			"start it with events on, or correct the endpoint", s.url, s.source.Endpoint, brief(s.connErr)))
+		return
 	}
 	s.warn("unreachable", fmt.Sprintf("worker %s answers but its KV events at %s cannot be reached (%s): it is learned from requests; "+
 		"start it with events on, or give events=ENDPOINT or events=none", s.url, s.source.Endpoint, brief(s.connErr)))

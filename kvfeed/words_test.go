@@ -64,6 +64,30 @@ func TestAnEndpointWithoutAnswerIsLogged(t *testing.T) {
 	}
 }
 
+// An index service has asked no registered worker whether it answers, and it learns nothing from requests.
+func TestAProcessWithoutRequestsSaysWhatItKnows(t *testing.T) {
+	r := newRig(t, Config{Unrouted: true})
+	s := r.unconnected(fleet.EventSource{Endpoint: "tcp://127.0.0.1:5557"})
+	reason := func() string {
+		_, why := r.fleet.Snapshot().Trust(s.holder)
+		return why
+	}
+	s.look(s.started)
+	if why := reason(); why != "connecting to tcp://127.0.0.1:5557" {
+		t.Errorf("while it connects: %q", why)
+	}
+	s.State(false, errors.New("connection refused"))
+	s.look(s.started.Add(6 * time.Second))
+	if why := reason(); !strings.HasSuffix(why, "cannot be reached (connection refused)") {
+		t.Errorf("without a connection: %q", why)
+	}
+	log := r.log.String()
+	if !strings.Contains(log, "the KV events of worker "+workerURL+" at tcp://127.0.0.1:5557 cannot be reached (connection refused), so nothing is known of its cache") ||
+		strings.Contains(log, "answers") || strings.Contains(log, "requests") || strings.Contains(log, "events=") {
+		t.Errorf("log:\n%s", log)
+	}
+}
+
 func TestABrokenConnectionIsLoggedBriefly(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.stream(facts(fleet.EngineVLLM, 16))

@@ -125,7 +125,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	useFile()
 	a.reporter = discovery.NewReporter(a.fleet, cfg.Reports, a.workers.Target, discovery.NewClient(o.Network, peers), o.Log)
 	events := cfg.Events
-	events.BlockSize, events.Elsewhere = cfg.Routing.BlockSize, cfg.Index.Elsewhere()
+	events.BlockSize, events.Elsewhere, events.Unrouted = cfg.Routing.BlockSize, cfg.Index.Elsewhere(), o.IndexOnly
 	events.Stream.Dial, events.Stream.Listen = network.Of(o.Network).Dial, network.Of(o.Network).Listen
 	a.kvfeed = kvfeed.New(a.router, events, o.Log)
 	a.indexes.fetch, a.events.fetch = a.router.IndexStats, a.kvfeed.Stats

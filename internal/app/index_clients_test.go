@@ -11,11 +11,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/warmpath/warmpath/block"
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/app"
 	"github.com/warmpath/warmpath/internal/config"
 	"github.com/warmpath/warmpath/internal/discovery"
+	"github.com/warmpath/warmpath/internal/mockengine"
 	"github.com/warmpath/warmpath/publish"
 	"github.com/warmpath/warmpath/test/testenv"
 )
@@ -28,7 +31,7 @@ type indexService struct {
 }
 
 // startIndex runs an index service without a list of workers until the test ends.
-func startIndex(t *testing.T, change func(*config.Config)) *indexService {
+func startIndex(t *testing.T, change func(*config.Config), logs ...io.Writer) *indexService {
 	t.Helper()
 	cfg := settings()
 	cfg.Admin.Listen = ""
@@ -36,7 +39,7 @@ func startIndex(t *testing.T, change func(*config.Config)) *indexService {
 	if change != nil {
 		change(cfg)
 	}
-	r := build(t, cfg, app.Options{Log: slog.New(slog.DiscardHandler), IndexOnly: true})
+	r := build(t, cfg, app.Options{Log: slog.New(slog.NewTextHandler(io.MultiWriter(logs...), nil)), IndexOnly: true})
 	r.run()
 	front, rpc := r.IndexAddrs()
 	r.url = "http://" + front.String()
@@ -291,4 +294,49 @@ func TestAChatIsScoredAsTheEngineTokenizesIt(t *testing.T) {
 	if n := a.Scores[e.URL()]["0"]; n > 32 {
 		t.Errorf("another chat has %d tokens", n)
 	}
+}
+
+// A registered worker was never asked whether it answers, and a service learns nothing from requests.
+func TestTheLogOfAServiceSpeaksOfNoRequests(t *testing.T) {
+	log := new(testenv.Buffer)
+	s := startIndex(t, func(c *config.Config) { c.Events.Grace = time.Millisecond }, log)
+	s.must(http.StatusCreated, "POST", "/register", `{"instance_id":"gpu-3","endpoint":"tcp://127.0.0.1:1","model_name":"m","block_size":16}`, nil)
+	testenv.Until(t, "the log says that the events cannot be reached", func() bool {
+		return strings.Contains(log.String(), "the KV events of worker gpu-3 at tcp://127.0.0.1:1 cannot be reached")
+	})
+	if text := log.String(); strings.Contains(text, "learned from requests") || strings.Contains(text, "answers but") {
+		t.Errorf("the log of a service speaks as a router's:\n%s", text)
+	}
+}
+
+// Events of SGLang do not contain extra_key. If questions have one, the worker's blocks are no longer believed.
+func TestExtraKeysOfQuestionsCountAtAService(t *testing.T) {
+	e := engine(t, func(c *mockengine.Config) { c.Kind = mockengine.SGLang })
+	s := startIndex(t, func(c *config.Config) { c.Workers = []discovery.Target{{URL: e.URL()}} })
+	trusts := func(want fleet.Trust, why string) func() bool {
+		return func() bool {
+			var all []struct {
+				Ranks map[string]struct{ Trust, Why string }
+			}
+			s.must(http.StatusOK, "GET", "/workers", "", &all)
+			return len(all) == 1 && all[0].Ranks["0"].Trust == want.String() && strings.Contains(all[0].Ranks["0"].Why, why)
+		}
+	}
+	chats := 0
+	chat := func() { // makes an event
+		chats++
+		resp, err := s.client.Post(e.URL()+"/v1/chat/completions", "application/json", strings.NewReader(fmt.Sprintf(
+			`{"model":"mock","messages":[{"role":"user","content":"%d %s"}],"max_tokens":1}`, chats, strings.Repeat("A story of many words. ", 40))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+	}
+	chat()
+	testenv.Until(t, "the worker is known", func() bool {
+		return trusts(fleet.TrustExact, "")() || trusts(fleet.TrustDegraded, "")()
+	})
+	s.must(http.StatusOK, "POST", "/query", `{"model":"mock","token_ids":`+text(ids(1, 64))+`,"extra_key":"x"}`, nil)
+	chat()
+	testenv.Until(t, "the worker is no longer believed", trusts(fleet.TrustApproximate, "requests carry an extra_key"))
 }

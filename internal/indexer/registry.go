@@ -153,7 +153,7 @@ func (g *registry) register(r *registration, now time.Time) (listed bool, err er
 		return listed, err
 	}
 	if changed != nil {
-		g.log.Info("worker registered", "worker", r.worker, "model", r.models[0].ID, "group", r.group, "ranks", changed.Ranks, "sources", len(changed.Events))
+		g.log.Info("worker registered", "worker", r.worker, "model", r.models[0].ID, "group", groupOf(name), "ranks", changed.Ranks, "sources", len(changed.Events))
 	}
 	if r.warning != "" {
 		g.warnShared(r.worker, r.warning)
@@ -359,8 +359,7 @@ func (g *registry) unregister(r *removal) error {
 		if from := g.listed(name); from != "" {
 			why = fmt.Errorf("%w: the service lists it itself (%s)", errAbsent, from)
 		}
-		_, group := unpooled(pooled("", r.group))
-		return fmt.Errorf("%w: %s in group %s", why, api.Quoted(r.worker), api.Quoted(group))
+		return fmt.Errorf("%w: %s in group %s", why, api.Quoted(r.worker), api.Quoted(groupOf(name)))
 	}
 	if model, _ := unpooled(e.model); r.model != "" && r.model != model {
 		return fmt.Errorf("%w: %s serves %s", errAbsent, api.Quoted(r.worker), api.Quoted(model))
@@ -420,14 +419,14 @@ func (g *registry) shrink(name string, e *entry, r *removal) error {
 func (g *registry) remove(worker string, e *entry) {
 	g.forget(worker, e)
 	g.fleet.Remove(e.id)
-	g.log.Info("worker unregistered", "worker", bare(worker))
+	g.log.Info("worker unregistered", "worker", bare(worker), "group", groupOf(worker))
 }
 
 // expire removes the workers whose lease has ended, and those that another list has meanwhile. When a router ends, the
 // leases of all its workers end together: the fleet removes these with one snapshot.
 func (g *registry) expire(now time.Time) {
 	for _, worker := range g.removeEnded(now) {
-		g.log.Warn("no router renewed the registration of a worker: it is removed", "worker", bare(worker))
+		g.log.Warn("no router renewed the registration of a worker: it is removed", "worker", bare(worker), "group", groupOf(worker))
 	}
 	g.compareListed()
 }
@@ -465,6 +464,12 @@ func (g *registry) has(worker string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.entries[worker] != nil
+}
+
+// groupOf returns the group of a worker of the fleet.
+func groupOf(worker string) string {
+	_, group := unpooled(worker)
+	return group
 }
 
 // len returns the number of registered workers.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvindex"
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 // Clients of Dynamo and of Mooncake register each rank by a call of its own. Workers of several groups share nothing.
@@ -305,5 +307,25 @@ func TestRegistrationsThatComeTogetherShareASnapshot(t *testing.T) {
 	all.Wait()
 	if n := w.fleet.Snapshot().Generation() - before; n != 1 {
 		t.Errorf("%d snapshots for %d registrations", n, callers)
+	}
+}
+
+// The log names the group of a worker as answers do.
+func TestTheLogNamesTheGroupAsAnswersDo(t *testing.T) {
+	log := new(testenv.Buffer)
+	w := serve(t, Config{}, func(p *Parts) { p.Log = slog.New(slog.NewTextHandler(log, nil)) })
+	for worker, group := range map[string]string{"a": "", "b": "other"} {
+		r := &registration{worker: worker, group: group, models: []fleet.Model{{ID: "m"}}, ranks: 1}
+		if _, err := w.service.register(r); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.service.registry.unregister(&removal{worker: worker, group: group}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, want := range []string{"registered\" worker=a model=m group=default", "unregistered\" worker=a group=default", "unregistered\" worker=b group=other"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("the log lacks %s:\n%s", want, log)
+		}
 	}
 }

@@ -219,7 +219,7 @@ func (f *Finder) tell(u *unit, s *Status) {
 		f.Log.Info("token ids are made here: the model's files were found, and their ids equal the engine's",
 			"model", s.Model, "engine", s.Engine, "from", s.Folder, "checked_prompts", s.Prompts)
 	case mute:
-		f.Log.Info("no worker of the model gives token ids: without the model's files or a tokenizer service, its KV events are not used for texts and chats",
+		f.Log.Info("no worker of the model gives token ids: without the model's files or a tokenizer service, texts and chats that arrive here are not matched with its KV events",
 			"model", s.Model, "engine", u.members[0].engine, "because", s.Why, "to_make_them_here", s.Advice)
 	default:
 		f.Log.Info("token ids are asked of the engine, which delays requests", "model", s.Model, "engine", s.Engine,

@@ -46,7 +46,7 @@ func TestTheLogSaysIfNoWorkerGivesTokenIDs(t *testing.T) {
 		x.Fleet.SetHealth(x.Fleet.Put("http://a", facts), true, "")
 		x.after(time.Minute)
 		log := x.log.String()
-		if !strings.Contains(log, "no worker of the model gives token ids") || !strings.Contains(log, "engine="+fleet.EngineOther.String()) ||
+		if !strings.Contains(log, "no worker of the model gives token ids") || !strings.Contains(log, "texts and chats that arrive here") || !strings.Contains(log, "engine="+fleet.EngineOther.String()) ||
 			!strings.Contains(log, "--model-path m=DIR") || strings.Contains(log, "asked of the engine") {
 			t.Errorf("%s", log)
 		}
