@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
@@ -335,7 +334,7 @@ func readRegistration(body []byte) (*registration, error) {
 		return nil, fmt.Errorf("a number is negative, or there are more than %d models or %d sources", maxModels, fleet.MaxRanks)
 	}
 	r := &registration{worker: worker, group: group, engine: b.Type, version: b.Version, blockSize: b.BlockSize, ranks: b.Ranks, firstRank: b.First,
-		lease: time.Duration(min(b.Lease, 86400)) * time.Second}
+		lease: leaseOf(b.Lease)}
 	if model != "" {
 		r.models = append(r.models, fleet.Model{ID: model})
 	}

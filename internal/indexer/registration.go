@@ -25,6 +25,14 @@ type registration struct {
 	warning   string        // set by registry.register: a mistake that the client may have made; not in the message
 }
 
+// maxLease bounds a lease: a program that registers its workers less often gives none.
+const maxLease = 24 * time.Hour
+
+// leaseOf returns the lease of so many seconds, at most maxLease.
+func leaseOf(seconds int) time.Duration {
+	return time.Duration(min(seconds, int(maxLease/time.Second))) * time.Second
+}
+
 func (r *registration) appendTo(dst []byte) []byte {
 	dst = appendText(dst, 1, r.worker)
 	for _, m := range r.models {
@@ -77,7 +85,7 @@ func (r *registration) decode(b []byte) error {
 		case 9:
 			r.firstRank = n
 		case 10:
-			r.lease = time.Duration(n) * time.Second
+			r.lease = leaseOf(n)
 		}
 		return nil
 	})

@@ -113,6 +113,9 @@ func (r *registration) check() error {
 			problems = append(problems, err)
 		}
 	}
+	if r.firstRank > 0 && r.ranks == 0 {
+		problems = append(problems, errors.New("dp_start (first_rank) needs dp_size (ranks), the number of ranks; without them dp_rank says which rank has the endpoint"))
+	}
 	if r.firstRank > fleet.MaxRank || r.ranks > fleet.MaxRanks {
 		problems = append(problems, fmt.Errorf("%d ranks from %d on: at most %d ranks, up to number %d", r.ranks, r.firstRank, fleet.MaxRanks, fleet.MaxRank))
 	}

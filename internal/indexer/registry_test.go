@@ -329,3 +329,43 @@ func TestTheLogNamesTheGroupAsAnswersDo(t *testing.T) {
 		}
 	}
 }
+
+// A first rank without a number of ranks said nothing, and the endpoint counted for rank 0.
+func TestAFirstRankNeedsTheNumberOfRanks(t *testing.T) {
+	w := serve(t, Config{}, nil)
+	const body = `{"instance_id":"a","model_name":"m","endpoint":"tcp://h:1","dp_start":4`
+	if status, text := w.ask("POST", "/register", body+`}`); status != 400 || !strings.Contains(text, "dp_start (first_rank) needs dp_size") {
+		t.Errorf("%d %s", status, text)
+	}
+	if status, text := w.ask("POST", "/register", body+`,"dp_rank":5,"dp_size":2}`); status != 201 {
+		t.Errorf("%d %s", status, text)
+	}
+}
+
+// A lease is a day at most, over HTTP as over gRPC.
+func TestALeaseIsADayAtMost(t *testing.T) {
+	for seconds, want := range map[int]time.Duration{0: 0, 30: 30 * time.Second, 86400: 24 * time.Hour, 86401: 24 * time.Hour, 1 << 30: 24 * time.Hour} {
+		r, err := readRegistration(fmt.Appendf(nil, `{"instance_id":"a","model_name":"m","endpoint":"tcp://h:1","lease_seconds":%d}`, seconds))
+		if err != nil || r.lease != want {
+			t.Errorf("over HTTP, a lease of %d s is %v, want %v (%v)", seconds, r.lease, want, err)
+		}
+		var decoded registration
+		if err := decoded.decode((&registration{lease: time.Duration(seconds) * time.Second}).appendTo(nil)); err != nil || decoded.lease != want {
+			t.Errorf("in a message, a lease of %d s is %v, want %v (%v)", seconds, decoded.lease, want, err)
+		}
+	}
+}
+
+// A worker that is registered again without a block size keeps the one that is known.
+func TestARegistrationWithoutABlockSizeKeepsTheKnownOne(t *testing.T) {
+	w := serve(t, Config{}, nil)
+	for _, c := range []struct{ given, want int }{{32, 32}, {0, 32}, {64, 64}, {0, 64}} {
+		r := &registration{worker: "a", models: []fleet.Model{{ID: "m"}}, blockSize: c.given, ranks: 1, sources: []fleet.EventSource{{Endpoint: fmt.Sprintf("tcp://h:%d", c.want+c.given)}}}
+		if _, err := w.service.register(r); err != nil {
+			t.Fatal(err)
+		}
+		if is := w.fleet.Snapshot().Workers()[0].Facts.BlockSize; is != c.want {
+			t.Errorf("registered with a block size of %d: it is %d, want %d", c.given, is, c.want)
+		}
+	}
+}
