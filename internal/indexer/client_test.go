@@ -245,6 +245,20 @@ func TestOtherGroupsOfAWorkerChangeNothing(t *testing.T) {
 	}
 }
 
+// A worker's events show the size of its blocks at the service. The router takes it, and keeps its own if none is
+// known.
+func TestARouterTakesTheEnginesBlockSizeFromTheService(t *testing.T) {
+	a := newAsker(t, "http://127.0.0.1:1", nil) // its service never answers, so only the test applies lists
+	w := a.put("http://a", fleet.Facts{Models: []fleet.Model{{ID: "m"}}, BlockSize: 16})
+	for _, c := range []struct{ listed, want int }{{0, 16}, {32, 32}, {0, 32}, {64, 64}} {
+		list := &listing{workers: []listedWorker{{worker: "http://a", model: "m", group: defaultGroup, engineBlockSize: c.listed, ranks: []listedRank{{}}}}}
+		a.client.apply(a.fleet.Snapshot(), list)
+		if is := a.fleet.Snapshot().ByID(w.ID).Facts.BlockSize; is != c.want {
+			t.Errorf("the service lists blocks of %d tokens: the router has %d, want %d", c.listed, is, c.want)
+		}
+	}
+}
+
 // registering is a service that gives a status to each registration, and an empty list of workers.
 func registering(t *testing.T, status func(n int64) int) (url string, asked, looks *atomic.Int64) {
 	asked, looks = new(atomic.Int64), new(atomic.Int64)
