@@ -223,3 +223,24 @@ func TestTheRouterTakesTheBlockSizeOfTheOtherIndex(t *testing.T) {
 		p.Recycle()
 	}
 }
+
+// Answers to a question whose model got other blocks meanwhile count for nothing: they are about other keys.
+func TestAnAnswerAboutAReplacedIndexIsLeftOut(t *testing.T) {
+	for _, replaced := range []bool{false, true} {
+		w := newWorld(t, warmpath.Options{RemoteIndex: true}, vllm())
+		w.fleet.SetTrust(0, fleet.TrustExact, "test")
+		p := w.router.Prepare(request(warmpath.Request{Tokens: prompt(1, 161)}))
+		q := &p.Lookups()[0]
+		q.Matches = append(q.Matches, kvindex.Match{Holder: 0, Blocks: 2})
+		want := 2 * q.BlockSize
+		if replaced {
+			w.router.SetBlockSize("llama", 4*q.BlockSize)
+			want = 0
+		}
+		d, err := p.Explain(t.Context())
+		if err != nil || d.MatchTokens != want {
+			t.Errorf("replaced %v: %d tokens match, want %d (%v)", replaced, d.MatchTokens, want, err)
+		}
+		p.Recycle()
+	}
+}
