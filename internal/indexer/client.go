@@ -40,8 +40,8 @@ const (
 	maxAnswer = 8 << 20
 )
 
-// ErrDown means that the index service does not answer at present. Requests then do not wait for it.
-var ErrDown = errors.New("the index service does not answer")
+// errDown means that the index service does not answer at present. Requests then do not wait for it.
+var errDown = errors.New("the index service does not answer")
 
 // Client asks an index service in place of an index of the router's own. It is a gateway.RemoteIndex. Its methods may
 // be called from any goroutine; Run is called once.
@@ -124,7 +124,7 @@ func (c *Client) Match(ctx context.Context, q *warmpath.Lookup) error {
 	v := c.known.Load()
 	switch {
 	case v == nil:
-		return ErrDown
+		return errDown
 	case v.refused[q.Model]:
 		return warmpath.ErrOtherKeys
 	}

@@ -149,7 +149,7 @@ func TestARouterDecidesByLoadWhileTheServiceIsDown(t *testing.T) {
 	testenv.Until(t, "the service is known", func() bool { return a.client.known.Load() != nil && w.service.registry.len() == 1 })
 	w.stop()
 	testenv.Until(t, "the service's end is noticed", func() bool { return a.trusts(mine.Holders[0], fleet.TrustNone) })
-	if d, err := a.match(t, &warmpath.Request{Model: "m", Tokens: prompt(1, 200)}); !errors.Is(err, ErrDown) || d.MatchTokens != 0 {
+	if d, err := a.match(t, &warmpath.Request{Model: "m", Tokens: prompt(1, 200)}); !errors.Is(err, errDown) || d.MatchTokens != 0 {
 		t.Errorf("%s: %v", d, err)
 	}
 	again := serve(t, Config{}, nil) // a new service, which knows nothing

@@ -119,7 +119,7 @@ func TestLateAnswersTakeTheTrustAway(t *testing.T) {
 	if _, why := a.fleet.Snapshot().Trust(h); !a.trusts(h, fleet.TrustNone) || why != tooLate || len(a.client.soon) == 0 {
 		t.Errorf("the trust stays: %q", why)
 	}
-	if err := ask(1, false); !errors.Is(err, ErrDown) {
+	if err := ask(1, false); !errors.Is(err, errDown) {
 		t.Errorf("a question after it: %v", err)
 	}
 	a.client.poll(t.Context())
