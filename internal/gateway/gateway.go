@@ -51,8 +51,8 @@ type Parts struct {
 	// the worker's engine do not contain salts and extra keys, the worker's blocks must not be trusted for such requests.
 	Scoped func(url string, rank int, salt, extra string)
 	// Index is asked for the matches of each request, if the router has no index of its own
-	// (warmpath.Options.RemoteIndex); nil: it has one. A request waits for the answer at most for IndexTimeout; 0 is
-	// DefaultIndexTimeout.
+	// (warmpath.Options.RemoteIndex); nil: it has one. A request waits for the answer at most for IndexTimeout, which is
+	// required then: index.max_wait or index.valkey.lookup_timeout.
 	Index        RemoteIndex
 	IndexTimeout time.Duration
 	// Outdated, if not nil, is called when a worker does not serve an adapter that it listed at its last probe. It must
@@ -102,6 +102,9 @@ type Gateway struct {
 // New returns a Gateway. It starts nothing. Requests may not choose their policy until AllowPolicies lists policies.
 // They have no service levels until UseServiceLevels is called.
 func New(cfg Config, parts Parts) *Gateway {
+	if parts.Index != nil && parts.IndexTimeout <= 0 {
+		panic("bug: a remote index without a limit for its answers")
+	}
 	g := &Gateway{Parts: parts, cfg: cfg, identity: newIdentity(&cfg), opinions: newBudget(), rescues: newBudget(), settle: settleTime}
 	g.SampleShadow(parts.ShadowSample)
 	g.AllowPolicies(nil)
@@ -110,9 +113,6 @@ func New(cfg Config, parts Parts) *Gateway {
 	g.waiting = newWaiting(g, parts.Queue, parts.MaxRequests)
 	g.hold = newHold(g, cfg.Hold)
 	g.adapters = newAdapters(g)
-	if g.IndexTimeout <= 0 {
-		g.IndexTimeout = DefaultIndexTimeout
-	}
 	if parts.Tokens != nil {
 		parts.Tokens.Loads = g.loads
 	}

@@ -17,10 +17,6 @@ type RemoteIndex interface {
 	Match(ctx context.Context, q *warmpath.Lookup) error
 }
 
-// DefaultIndexTimeout is the default of Parts.IndexTimeout: some ten times as long as an answer takes, and less than
-// the prefill of a thousand tokens.
-const DefaultIndexTimeout = 50 * time.Millisecond
-
 // askIndex asks the remote index about p's prompt, if there is such an index. It is asked here, once for each request,
 // and not during the decision: a decision that waited would hold up all requests in the queue. Without an answer the
 // request is decided by load and by the prompts that were sent before.

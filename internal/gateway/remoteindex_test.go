@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -73,4 +74,14 @@ func TestAnIndexInAnotherProcessIsAskedBeforeTheDecision(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Without a limit a slow index would hold up requests, and with an impossible one no answer would count.
+func TestARemoteIndexNeedsALimit(t *testing.T) {
+	defer func() {
+		if r := recover(); !strings.Contains(fmt.Sprint(r), "limit for its answers") {
+			t.Errorf("a gateway without the limit: %v", r)
+		}
+	}()
+	gateway.New(gateway.Config{}, gateway.Parts{Index: &elsewhere{}})
 }
