@@ -58,17 +58,22 @@ func newLab(t *testing.T, seed uint64, replay bool) *lab {
 }
 
 func (l *lab) router() *party {
-	r := &rig{t: l.t, fleet: fleet.New(fleet.Config{})}
+	return newParty(l.t, facts(fleet.EngineVLLM, 16), kvindex.Config{Bytes: 4 << 20}, l.replay)
+}
+
+// newParty returns a router that follows a worker. It has not connected yet.
+func newParty(t *testing.T, engine fleet.Facts, index kvindex.Config, replay bool) *party {
+	r := &rig{t: t, fleet: fleet.New(fleet.Config{})}
 	var err error
-	if r.router, err = warmpath.New(warmpath.Options{Fleet: r.fleet, SpeculativeTTL: -1, ApproximateTTL: -1, Index: kvindex.Config{Bytes: 4 << 20}}); err != nil {
-		l.t.Fatal(err)
+	if r.router, err = warmpath.New(warmpath.Options{Fleet: r.fleet, SpeculativeTTL: -1, ApproximateTTL: -1, Index: index}); err != nil {
+		t.Fatal(err)
 	}
 	r.feed = New(r.router, Config{}, slog.New(slog.DiscardHandler))
 	r.feed.KeepMessages()
-	r.fleet.Put(workerURL, facts(fleet.EngineVLLM, 16))
+	r.fleet.Put(workerURL, engine)
 	w := r.fleet.Snapshot().Workers()[0]
 	source := fleet.EventSource{Endpoint: "tcp://127.0.0.1:1"}
-	if l.replay {
+	if replay {
 		source.Replay = "tcp://127.0.0.1:2"
 	}
 	s := r.feed.newStream(w, w.Holders[0], source)
@@ -337,6 +342,35 @@ func TestALaterCheckpointMendsALoss(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// Without a replay, nothing but a message of the present process confirms a checkpoint. A checkpoint of an earlier
+// process, whose messages have higher numbers than any message of the present process, must not be believed.
+func TestACheckpointWithoutAMessageOfThisConnectionIsNotBelieved(t *testing.T) {
+	l := newLab(t, 1, false)
+	for range 2 * MaxDigests {
+		l.publish()
+		l.send(l.a, false)
+	}
+	c, err := l.a.feed.Checkpoint(Place{workerURL, 0})
+	if err != nil || c.Blocks() == 0 {
+		t.Fatalf("the checkpoint of the earlier process: %v", err)
+	}
+	l.restart()
+	l.b.sequence.connect()
+	for i := range 10 {
+		l.publish()
+		l.send(l.b, i < 3) // it connects late, so its history is not whole
+	}
+	if err := l.b.feed.Offer(c); !errors.Is(err, ErrTooOld) {
+		t.Errorf("the checkpoint's messages begin at %d, the router has had messages up to %d: %v", c.Next-uint64(len(c.Digests)), l.b.got-1, err)
+	}
+	if l.check("after the offer") {
+		t.Error("trust is exact by a checkpoint that nothing confirmed")
+	}
+	if got := l.b.feed.CheckpointStats(); got != (CheckpointStats{}) {
+		t.Errorf("checkpoints: %+v", got)
 	}
 }
 
