@@ -206,6 +206,7 @@ type state struct {
 			Gaps         uint64 `json:"gaps"`
 			Replays      uint64 `json:"replays"`
 			Restarts     uint64 `json:"restarts"`
+			IndexBlocks  int    `json:"index_blocks"`
 			Load         struct {
 				Requests      int64 `json:"requests"`
 				Processed     int64 `json:"processed"`

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/internal/mockengine"
 	"github.com/warmpath/warmpath/test/testenv"
 )
@@ -166,8 +167,10 @@ func TestFaultsInHistoriesAreFound(t *testing.T) {
 
 // A checker of histories: routers serve while a nemesis cuts, delays and kills in random order. It kills routers and
 // engines, too. Afterwards the logs of decisions, the loads and the engines' reports must agree: each request that a
-// client has an answer for is once in the logs, and was answered by one engine, the logged one. No load is left at any
-// router, all routers have one view, and at most 1 % of the predictions are above what the engines report.
+// client has an answer for is once in the logs, and was answered by one engine, the logged one. All routers have one
+// view of the streams that are under way, and no load is left at any router after the streams. The engines evict. At
+// the end each router's index has what the engines have cached. At most 1 % of the predictions are above what the
+// engines report.
 func TestHistoriesOfRoutersWithFaultsAreSound(t *testing.T) {
 	testenv.Binary(t)
 	t.Run("nats", func(t *testing.T) {
@@ -215,13 +218,33 @@ type nemesis struct {
 	deck  []string           // what it does, in random order
 	lines [][]*testenv.Cable // of each router
 	nats  func()             // kills NATS, and starts it again
+	held  [4][]func()        // end the streams that are under way at each router, oldest first
 }
+
+// fewBlocks is the number of blocks of an engine. An engine is full after some dozens of requests, and then evicts.
+// With fewer blocks, the requests under way would evict each other's blocks between a decision and the engine's
+// answer, and correct predictions would be above the report.
+const fewBlocks = 256
+
+// fewRequests is the number of requests during the harms. With 450 requests, the bound of 1 % allows four predictions
+// above the report. A run without a fault of the router has none, seldom one.
+const fewRequests = 450
+
+// held is the model of the streams that are under way during the harms. An engine of its own serves it. This engine is
+// the last one. It is not killed, and has room for long answers. It is slow, so that the answers last.
+const held = "held"
 
 // play starts routers and clients, does harm, and checks what happened.
 func (n *nemesis) play(t *testing.T, sync func(i int) string) {
 	seen := &reports{of: map[string][]report{}, kills: map[int][]time.Time{}}
-	r := startRouters(t, 4, startEngines(t, 8, seen.watch), sync)
+	engines := startEngines(t, 8, seen.watch, func(_ int, c *mockengine.Config) { c.Blocks, c.Speed = fewBlocks, 4 })
+	engines = append(engines, startEngines(t, 1, func(_ int, c *mockengine.Config) { c.Model, c.Speed = held, 0.2 })...)
+	r := startRouters(t, 4, engines, sync)
 	r.together(t, 3)
+	for i := range n.held {
+		n.hold(t, r, i)
+		n.hold(t, r, i)
+	}
 	c := r.startClients(t, 6)
 	seed := uint64(time.Now().UnixNano())
 	random := rand.New(rand.NewPCG(seed, 1))
@@ -234,12 +257,21 @@ func (n *nemesis) play(t *testing.T, sync func(i int) string) {
 	}
 	for _, harm := range n.deck {
 		n.do(t, harm, random, r, seen, served)
-		served(12)
+		served(int64(fewRequests / len(n.deck)))
 	}
 	n.heal()
 	c.check(t)
 	r.together(t, 3)
+	streams := 0
+	for _, of := range n.held {
+		streams += len(of)
+	}
+	t.Logf("one view of %d streams after %v", streams, r.one(t, streams, 0, 1, 2, 3).Round(time.Millisecond))
+	for i := range n.held {
+		n.end(i, len(n.held[i]))
+	}
 	r.one(t, 0, 0, 1, 2, 3)
+	n.cached(t, r)
 	for _, g := range r.all {
 		g.Stop(syscall.SIGTERM) // the logs are whole
 	}
@@ -249,24 +281,19 @@ func (n *nemesis) play(t *testing.T, sync func(i int) string) {
 	}
 	for _, file := range r.logs {
 		for _, d := range decisionsIn(t, file) {
-			h.decisions[d.RequestID] = append(h.decisions[d.RequestID], d)
+			if d.Model != held {
+				h.decisions[d.RequestID] = append(h.decisions[d.RequestID], d)
+			}
 		}
 	}
 	problems := h.problems()
 	for _, p := range problems[:min(len(problems), 10)] {
 		t.Error(p)
 	}
-	above, known := h.predictions()
-	t.Logf("%d requests, %d routers killed, %d with an answer by two engines; of %d predictions %d are above the report", len(h.attempts), len(h.kills), h.twice(), known, above)
-	// An engine that is killed comes back empty. A request may be decided before its router has heard of it.
-	allowed := known / 100
-	seen.mu.Lock()
-	for _, times := range seen.kills {
-		allowed += 2 * len(times)
-	}
-	seen.mu.Unlock()
-	if known == 0 || above > allowed {
-		t.Errorf("%d of %d predictions are above what the engine reports, and %d may be", above, known, allowed)
+	p := h.predictions()
+	t.Logf("%d requests, %d routers killed, %d with an answer by two engines; predictions: %+v", len(h.attempts), len(h.kills), h.twice(), p)
+	if p.known == 0 || p.above*100 > p.known {
+		t.Errorf("%d of %d predictions are above what the engine reports; 1 %% may be", p.above, p.known)
 	}
 }
 
@@ -279,6 +306,8 @@ func (n *nemesis) do(t *testing.T, harm string, random *rand.Rand, r *routers, s
 		for _, l := range n.lines[i] {
 			l.Cut()
 		}
+		n.end(i, 1) // the others hear neither of this end nor of the next begin
+		n.hold(t, r, i)
 	case "delay":
 		late := time.Duration(random.IntN(300)) * time.Millisecond
 		for _, l := range n.lines[i] {
@@ -289,13 +318,59 @@ func (n *nemesis) do(t *testing.T, harm string, random *rand.Rand, r *routers, s
 		n.nats()
 	case "router":
 		r.kill(i)
+		n.end(i, len(n.held[i]))
 		served(10)
 		r.restart(t, i)
+		n.hold(t, r, i)
 	case "engine":
-		seen.kill(t, r, random.IntN(len(r.engines)))
+		seen.kill(t, r, random.IntN(len(r.engines)-1))
 	default:
 		n.heal()
 	}
+}
+
+// cached waits until each router's index has as many blocks of each engine as the engine has cached. A router that
+// ignores evictions has others. Predictions do not show this for long: a router that counts more blocks of an engine
+// than fit into it believes the engine less.
+func (n *nemesis) cached(t *testing.T, r *routers) {
+	t.Helper()
+	evicted := 0
+	for _, e := range r.engines {
+		if all := e.Stats().Ranks; len(all) > 0 && (all[0].PromptTokens-all[0].Hits)/16 > fewBlocks {
+			evicted++ // it has computed more blocks than it has room for
+		}
+	}
+	t.Logf("%d engines have evicted blocks", evicted)
+	if evicted == 0 {
+		t.Error("no engine has evicted a block")
+	}
+	for i, g := range r.all {
+		testenv.WaitFor(t, time.Minute, fmt.Sprintf("the index of router %d to have the engines' blocks", i), func() error {
+			var s state
+			testenv.JSON(t, g.Admin+"/admin/workers", &s)
+			for _, w := range s.Workers {
+				k := slices.IndexFunc(r.engines, func(e *mockengine.Server) bool { return e.URL() == w.URL })
+				if has, got := len(r.engines[k].CachedHashes(0, block.TierGPU)), w.Holders[0].IndexBlocks; got != has {
+					return fmt.Errorf("%d blocks of engine %d, which has %d; trust %s: %s", got, k, has, w.Holders[0].Trust, w.Holders[0].Why)
+				}
+			}
+			return nil
+		})
+	}
+}
+
+// hold begins a stream at router i.
+func (n *nemesis) hold(t *testing.T, r *routers, i int) {
+	t.Helper()
+	n.held[i] = append(n.held[i], r.openWith(t, held, i, 1))
+}
+
+// end ends the first k streams of router i.
+func (n *nemesis) end(i, k int) {
+	for _, end := range n.held[i][:k] {
+		end()
+	}
+	n.held[i] = n.held[i][k:]
 }
 
 func (n *nemesis) heal() {
@@ -307,20 +382,41 @@ func (n *nemesis) heal() {
 	}
 }
 
-// predictions counts the predictions that the engines' reports can be compared with, and those above the report.
-func (h *account) predictions() (above, known int) {
+// predictions are numbers of predictions that the engines' reports can be compared with. An engine that is killed
+// comes back empty, and a request may be decided before its router has heard of that. So requests to an engine that
+// was killed meanwhile, or shortly before, are counted apart.
+type predictions struct {
+	known, above         int // above: above the report
+	atKilled, aboveThere int // the same at engines that were killed
+}
+
+// emptied is how long after its death a router may believe in an engine's cache. The engine comes back after 300 ms,
+// and the router must connect to it again. The machine may be busy.
+const emptied = 5 * time.Second
+
+// predictions compares the predictions with the reports.
+func (h *account) predictions() (p predictions) {
+	killed := map[string][]time.Time{}
+	for i, times := range h.reports.kills {
+		killed[h.engines[i]] = times
+	}
 	for _, all := range h.decisions {
 		for _, d := range all {
 			if d.Reported == nil {
 				continue
 			}
-			known++
+			ended := d.Time.Add(time.Duration(d.TotalMS * float64(time.Millisecond)))
+			known, above := &p.known, &p.above
+			if slices.ContainsFunc(killed[d.Worker], func(at time.Time) bool { return at.Before(ended) && d.Time.Before(at.Add(emptied)) }) {
+				known, above = &p.atKilled, &p.aboveThere
+			}
+			*known++
 			if d.Predicted > *d.Reported {
-				above++
+				*above++
 			}
 		}
 	}
-	return above, known
+	return p
 }
 
 // twice counts the requests that two engines answered, because one of them was killed.

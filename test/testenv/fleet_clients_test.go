@@ -70,12 +70,12 @@ func (r *routers) startClients(t *testing.T, n int) *clients {
 		wg.Go(func() { // ends after stop; stop waits
 			random := rand.New(rand.NewPCG(uint64(i), 7))
 			for talk := 0; ctx.Err() == nil; talk++ {
-				history := []message{{"system", strings.Repeat(fmt.Sprintf("You are assistant %d. ", i%4), 60)}}
+				history := []message{{"system", strings.Repeat(fmt.Sprintf("You are assistant %d. ", i%4), 20)}}
 				for turn := range 3 + random.IntN(4) {
 					if ctx.Err() != nil {
 						return
 					}
-					history = append(history, message{"user", fmt.Sprintf("Talk %d of client %d: %s", talk, i, strings.Repeat("why? ", 10+random.IntN(60)))})
+					history = append(history, message{"user", fmt.Sprintf("Talk %d of client %d: %s", talk, i, strings.Repeat("why? ", 20+random.IntN(100)))})
 					messages, err := json.Marshal(history)
 					if err != nil {
 						panic(err)
@@ -109,10 +109,16 @@ func (c *clients) check(t *testing.T) {
 // first token.
 func (r *routers) open(t *testing.T, i, n int) (closeAll func()) {
 	t.Helper()
+	return r.openWith(t, "mock", i, n)
+}
+
+// openWith is open with another model.
+func (r *routers) openWith(t *testing.T, model string, i, n int) (closeAll func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var bodies []io.Closer
 	for k := range n {
-		body := fmt.Sprintf(`{"model":"mock","max_tokens":30000,"min_tokens":30000,"ignore_eos":true,"stream":true,"messages":[{"role":"user","content":"open %d at %d"}]}`, k, i)
+		body := fmt.Sprintf(`{"model":%q,"max_tokens":30000,"min_tokens":30000,"ignore_eos":true,"stream":true,"messages":[{"role":"user","content":"open %d at %d"}]}`, model, k, i)
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.all[i].URL+"/v1/chat/completions", strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 )
 
 // decisionsIn reads the decisions of a log.
@@ -29,10 +30,13 @@ func decisionsIn(t *testing.T, file string) (all []decision) {
 
 // decision is a line of a log of decisions.
 type decision struct {
-	RequestID string  `json:"request_id"`
-	Worker    string  `json:"worker"`
-	Status    int     `json:"status"`
-	Predicted int     `json:"predicted_tokens"`
-	Reported  *int    `json:"reported_tokens"`
-	FirstMS   float64 `json:"first_token_ms"`
+	Time      time.Time `json:"time"` // when the request came
+	RequestID string    `json:"request_id"`
+	Model     string    `json:"model"`
+	Worker    string    `json:"worker"`
+	Status    int       `json:"status"`
+	Predicted int       `json:"predicted_tokens"`
+	Reported  *int      `json:"reported_tokens"`
+	FirstMS   float64   `json:"first_token_ms"`
+	TotalMS   float64   `json:"total_ms"`
 }
