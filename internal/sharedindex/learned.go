@@ -1,6 +1,7 @@
 package sharedindex
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -126,29 +127,25 @@ func (r *Reader) learnedSeat(snap *fleet.Snapshot, places map[string]*fleet.Work
 	return seat{holder: h, blockSize: size, algorithm: parts[3], measure: kvindex.NewMeasure(size, full, false, false)}, true
 }
 
-// look looks a prompt up in what writers wrote, and in the learned placements if there are some.
+// look looks a prompt up in what writers wrote, and in the learned placements if there are some, at the same time.
 func (r *Reader) look(ctx context.Context, l *lookup, client valkey.Client, t *table, q *warmpath.Lookup) error {
+	tables := make([]*table, 0, 2)
 	if len(t.seats) > 0 {
-		if err := l.run(ctx, r, client, t, q); err != nil {
-			return err
-		}
+		tables = append(tables, t)
 	}
-	if t.learned == nil {
+	if t.learned != nil {
+		tables = append(tables, t.learned)
+	}
+	if len(tables) == 0 {
 		return nil
 	}
-	followed := len(q.Matches)
-	if err := l.run(ctx, r, client, t.learned, q); err != nil {
+	if err := l.run(ctx, r, client, q, tables...); err != nil || len(tables) == 1 {
 		return err
 	}
 	// Of two matches of a holder the longer one counts.
 	slices.SortStableFunc(q.Matches, func(a, b kvindex.Match) int {
-		if a.Holder != b.Holder {
-			return int(a.Holder) - int(b.Holder)
-		}
-		return int(b.Blocks) - int(a.Blocks)
+		return cmp.Or(cmp.Compare(a.Holder, b.Holder), cmp.Compare(b.Blocks, a.Blocks))
 	})
-	if followed > 0 {
-		q.Matches = slices.CompactFunc(q.Matches, func(a, b kvindex.Match) bool { return a.Holder == b.Holder })
-	}
+	q.Matches = slices.CompactFunc(q.Matches, func(a, b kvindex.Match) bool { return a.Holder == b.Holder })
 	return nil
 }

@@ -14,57 +14,60 @@ import (
 
 // lookup is the memory of one lookup.
 type lookup struct {
-	held    [][]uint64 // for each seat, what its holder has of each block; empty: nothing
-	seen    []int      // the seats that are not empty
-	alive   []int      // the seats that have all blocks so far
-	first   []string   // for each row, the name of the record of its first block
-	covered []int      // for each row, how many blocks the first record has
+	sides   [2]side  // of the tables that are looked up
+	first   []string // for each side and row, the name of the record of its first block
 	names   []string
 	values  []string // for each name, its value; "" is none
 	moments []moment
 }
 
+// side is what a lookup finds in one table.
+type side struct {
+	t       *table
+	held    [][]uint64 // for each seat, what its holder has of each block; empty: nothing
+	seen    []int      // the seats that are not empty
+	alive   []int      // the seats that have all blocks so far
+	covered []int      // for each row, how many blocks the first record has
+	last    int        // how many rows the second question is about
+}
+
 // run looks up the records of the first blocks of all rows. The second time it looks up, one by one, the blocks that
-// these records do not have. It leaves out rows that no holder reaches.
-func (l *lookup) run(ctx context.Context, r *Reader, client valkey.Client, t *table, q *warmpath.Lookup) error {
-	l.reset(len(t.seats), rowsOf(q.Keys))
-	defer l.forget()
-	for i := range l.covered {
-		l.first = append(l.first, t.names.record(q.Keys[i*rowLength], q.Keys[i*rowLength]))
+// these records do not have. It leaves out rows that no holder reaches. Each of the two questions is about all tables.
+func (l *lookup) run(ctx context.Context, r *Reader, client valkey.Client, q *warmpath.Lookup, tables ...*table) error {
+	sides := l.sides[:len(tables)]
+	rows := rowsOf(q.Keys)
+	l.first = l.first[:0]
+	for i, t := range tables {
+		sides[i].reset(t, rows)
+		for row := range rows {
+			l.first = append(l.first, t.names.record(q.Keys[row*rowLength], q.Keys[row*rowLength]))
+		}
 	}
+	defer l.forget(sides)
 	if err := l.fetchFirst(ctx, r, client); err != nil {
 		return err
 	}
-	for i, value := range l.values {
-		l.covered[i] = l.fill(r, t, q, value, i*rowLength, min((i+1)*rowLength, len(q.Keys)))
-	}
-	last := len(l.covered)
-	if !t.sparse {
-		last = l.reached()
+	for i := range sides {
+		sides[i].begin(r, q, l.values[i*rows:(i+1)*rows])
 	}
 	l.names = l.names[:0]
-	for i := range last {
-		keys := row(q.Keys, i)
-		for o := max(l.covered[i], 1); o < len(keys); o++ {
-			l.names = append(l.names, t.names.record(keys[0], keys[o]))
-		}
+	for i := range sides {
+		l.names = sides[i].appendRest(l.names, q)
 	}
 	if len(l.names) > 0 {
 		if err := l.fetch(ctx, r, client); err != nil {
 			return err
 		}
-		next := 0
-		for i := range last {
-			l.walk(r, t, q, i, &next)
+		values := l.values
+		for i := range sides {
+			for row := range sides[i].last {
+				values = sides[i].walk(r, q, row, values)
+			}
 		}
 	}
-	for _, s := range l.seen {
-		if m := t.seats[s].measure.Match(l.held[s]); m.Blocks > 0 || m.Full > 0 {
-			m.Holder = t.seats[s].holder
-			q.Matches = append(q.Matches, m)
-		}
+	for i := range sides {
+		sides[i].match(q)
 	}
-	sortMatches(q.Matches)
 	return nil
 }
 
@@ -73,25 +76,65 @@ func row(keys []block.Key, i int) []block.Key {
 	return keys[i*rowLength : min((i+1)*rowLength, len(keys))]
 }
 
-func (l *lookup) reset(seats, rows int) {
-	for len(l.held) < seats {
-		l.held = append(l.held, nil)
+func (s *side) reset(t *table, rows int) {
+	for len(s.held) < len(t.seats) {
+		s.held = append(s.held, nil)
 	}
-	for len(l.covered) < rows {
-		l.covered = append(l.covered, 0)
+	for len(s.covered) < rows {
+		s.covered = append(s.covered, 0)
 	}
-	l.seen, l.first, l.covered = l.seen[:0], l.first[:0], l.covered[:rows]
+	s.t, s.seen, s.covered = t, s.seen[:0], s.covered[:rows]
 }
 
-// forget drops what the lookup holds of the server's answers.
-func (l *lookup) forget() {
-	for _, s := range l.seen {
-		clear(l.held[s])
-		l.held[s] = l.held[s][:0]
+// forget drops what the lookup holds of the server's answers and of the reader's tables.
+func (l *lookup) forget(sides []side) {
+	for i := range sides {
+		sides[i].forget()
 	}
 	clear(l.values)
 	clear(l.first)
 	clear(l.names)
+}
+
+func (s *side) forget() {
+	for _, at := range s.seen {
+		clear(s.held[at])
+		s.held[at] = s.held[at][:0]
+	}
+	s.t = nil
+}
+
+// begin takes the values of the records of the rows' first blocks.
+func (s *side) begin(r *Reader, q *warmpath.Lookup, values []string) {
+	for i, value := range values {
+		s.covered[i] = s.fill(r, q, value, i*rowLength, min((i+1)*rowLength, len(q.Keys)))
+	}
+	if s.last = len(s.covered); !s.t.sparse {
+		s.last = s.reached()
+	}
+}
+
+// appendRest appends the names of the records that could have the blocks that the first records do not have.
+func (s *side) appendRest(names []string, q *warmpath.Lookup) []string {
+	for i := range s.last {
+		keys := row(q.Keys, i)
+		for o := max(s.covered[i], 1); o < len(keys); o++ {
+			names = append(names, s.t.names.record(keys[0], keys[o]))
+		}
+	}
+	return names
+}
+
+// match appends to q.Matches what the holders have, in their order.
+func (s *side) match(q *warmpath.Lookup) {
+	before := len(q.Matches)
+	for _, at := range s.seen {
+		if m := s.t.seats[at].measure.Match(s.held[at]); m.Blocks > 0 || m.Full > 0 {
+			m.Holder = s.t.seats[at].holder
+			q.Matches = append(q.Matches, m)
+		}
+	}
+	sortMatches(q.Matches[before:])
 }
 
 // fetchFirst gets the values of l.first, from the cache or from the server.
@@ -178,7 +221,7 @@ func (l *lookup) add(res valkey.ValkeyResult, n int) error {
 
 // fill adds what a record says about the blocks from lo to hi (exclusive), given the record's value. lo is the record's
 // first block. It returns how many of the blocks the record has; 0 if there is no record.
-func (l *lookup) fill(r *Reader, t *table, q *warmpath.Lookup, value string, lo, hi int) int {
+func (s *side) fill(r *Reader, q *warmpath.Lookup, value string, lo, hi int) int {
 	if value == "" {
 		return 0
 	}
@@ -193,18 +236,18 @@ func (l *lookup) fill(r *Reader, t *table, q *warmpath.Lookup, value string, lo,
 		if plane > maxPlane {
 			continue
 		}
-		s := t.slotFor(slot, q)
-		if s < 0 {
+		at := s.t.slotFor(slot, q)
+		if at < 0 {
 			continue
 		}
-		held := l.held[s]
+		held := s.held[at]
 		if len(held) == 0 {
 			if cap(held) < len(q.Keys) {
 				held = make([]uint64, len(q.Keys))
 			}
 			held = held[:len(q.Keys)]
-			l.held[s] = held
-			l.seen = append(l.seen, s)
+			s.held[at] = held
+			s.seen = append(s.seen, at)
 		}
 		for o := range n {
 			if mask>>o&1 != 0 {
@@ -216,28 +259,27 @@ func (l *lookup) fill(r *Reader, t *table, q *warmpath.Lookup, value string, lo,
 }
 
 // walk goes through the blocks of the i-th row that its first record does not have, in the same way as the writers'
-// script. next is the place of the next value of l.values.
-func (l *lookup) walk(r *Reader, t *table, q *warmpath.Lookup, i int, next *int) {
+// script. It takes their values from the front of values, and returns the rest.
+func (s *side) walk(r *Reader, q *warmpath.Lookup, i int, values []string) (rest []string) {
 	keys := row(q.Keys, i)
 	lo := i * rowLength
-	from := max(l.covered[i], 1)
-	values := l.values[*next : *next+max(len(keys)-from, 0)]
-	*next += len(values)
+	from := max(s.covered[i], 1)
 	for o := from; o < len(keys); {
-		o += max(l.fill(r, t, q, values[o-from], lo+o, lo+len(keys)), 1)
+		o += max(s.fill(r, q, values[o-from], lo+o, lo+len(keys)), 1)
 	}
+	return values[max(len(keys)-from, 0):]
 }
 
 // reached returns how many rows may have blocks that count, after the first records are known, if a holder's blocks
 // count only without a gap from the first block on.
-func (l *lookup) reached() int {
-	l.alive = append(l.alive[:0], l.seen...)
-	for i, n := range l.covered {
+func (s *side) reached() int {
+	s.alive = append(s.alive[:0], s.seen...)
+	for i, n := range s.covered {
 		lo := i * rowLength
-		l.alive = slices.DeleteFunc(l.alive, func(s int) bool { return slices.Contains(l.held[s][lo:lo+n], 0) })
-		if n == 0 || len(l.alive) == 0 {
+		s.alive = slices.DeleteFunc(s.alive, func(at int) bool { return slices.Contains(s.held[at][lo:lo+n], 0) })
+		if n == 0 || len(s.alive) == 0 {
 			return i
 		}
 	}
-	return len(l.covered)
+	return len(s.covered)
 }

@@ -3,6 +3,7 @@ package sharedindex
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -50,10 +51,45 @@ func filled(b testing.TB, kind string, prompts int) (*mirrored, [][]block.Key) {
 	return m, all
 }
 
-func BenchmarkLookup(b *testing.B) {
+// learn adds two workers without events, each with the prompts as learned placements, and lets the reader see them.
+func learn(tb testing.TB, m *mirrored, prompts [][]block.Key) {
+	tb.Helper()
+	const ttl = time.Hour
+	ctx, f := context.Background(), m.bench.fleet
+	p := NewPlacements(m.reader.config, PlacementsParts{Fleet: f, Algorithm: block.XXH3, TTL: ttl, Log: slog.New(slog.DiscardHandler)})
+	scripts, err := loadScripts(ctx, m.bench.client)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for n := range 2 {
+		url := fmt.Sprint("http://silent-", n)
+		f.Put(url, fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m"}}, BlockSize: 16})
+		id, _ := f.Find(url)
+		f.SetTrust(f.Snapshot().ByID(id).Holders[0], fleet.TrustApproximate, "test")
+		signs, _, _ := f.Signs(id)
+		holder := placedHolder(processName(signs), 0, 16, block.XXH3, url)
+		for _, keys := range prompts {
+			if err := p.write(ctx, m.bench.client, scripts, []placed{{worker: url, id: id, size: 16, keys: keys}}, []string{holder}); err != nil {
+				tb.Fatal(err)
+			}
+		}
+	}
+	m.reader.parts.LearnedTTL = ttl
+	m.settle()
+}
+
+func BenchmarkLookup(b *testing.B) { benchmarkLookup(b, 8, func(*mirrored, [][]block.Key) {}) }
+
+// Two workers more have learned placements.
+func BenchmarkLookupWithLearned(b *testing.B) {
+	benchmarkLookup(b, 10, func(m *mirrored, prompts [][]block.Key) { learn(b, m, prompts) })
+}
+
+func benchmarkLookup(b *testing.B, holders int, prepare func(*mirrored, [][]block.Key)) {
 	for _, kind := range testenv.ValkeyKinds {
 		for _, cache := range []int64{0, 64 << 20} {
 			m, prompts := filled(b, kind, 100)
+			prepare(m, prompts)
 			ctx := context.Background()
 			c := m.reader.config
 			c.URL, c.ClientCache = "valkey://"+m.bench.server.Address, cache
@@ -72,7 +108,7 @@ func BenchmarkLookup(b *testing.B) {
 					for b.Loop() {
 						q.Keys = prompts[rand.IntN(len(prompts))][:n]
 						start := time.Now()
-						if err := reader.Match(ctx, &q); err != nil || len(q.Matches) != 8 || q.Matches[7].Blocks != uint32(n) {
+						if err := reader.Match(ctx, &q); err != nil || len(q.Matches) != holders || q.Matches[holders-1].Blocks != uint32(n) {
 							b.Fatal(err, q.Matches)
 						}
 						times = append(times, time.Since(start))

@@ -21,7 +21,7 @@ import (
 //
 // The plane is 4 · (place of the cache group) + tier. The mask has bit i for the record's block i. Numbers are
 // big-endian. A block is in at most one record of its row, and the same walk from the row's first block finds it in
-// the script (see script.go) and in [lookup.walk].
+// the script (see script.go) and in [side.walk].
 const (
 	rowLength  = kvindex.RowLength
 	entryBytes = 6

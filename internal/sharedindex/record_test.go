@@ -20,10 +20,10 @@ func FuzzRecord(f *testing.F) {
 	table := &table{seats: []seat{{blockSize: 16, algorithm: block.XXH3.String(), measure: measure}}, bySlot: map[uint32]int{1: 0}}
 	f.Fuzz(func(t *testing.T, value []byte, n uint8) {
 		q := warmpath.Lookup{BlockSize: 16, Algorithm: block.XXH3, Keys: make([]block.Key, max(n, 1))}
-		l := new(lookup)
-		l.reset(1, rowsOf(q.Keys))
+		l := new(side)
+		l.reset(table, rowsOf(q.Keys))
 		hi := min(len(q.Keys), rowLength)
-		if got := l.fill(reader, table, &q, string(value), 0, hi); got < 0 || got > hi {
+		if got := l.fill(reader, &q, string(value), 0, hi); got < 0 || got > hi {
 			t.Fatalf("%d of %d blocks", got, hi)
 		}
 		l.reached()

@@ -8,7 +8,7 @@ type Stats struct {
 	// The reader's part.
 	Lookups    int64 // lookups that were answered
 	Failed     int64 // lookups without an answer
-	RoundTrips int64 // questions to the server for lookups; there are 0 to 2 for each, and up to 2 more for learned placements
+	RoundTrips int64 // questions to the server for lookups; there are 0 to 2 for each
 	CacheHits  int64 // records that were in the client's cache
 	CacheMiss  int64 // records that were not
 	Invalid    int64 // values at the server that no writer has written

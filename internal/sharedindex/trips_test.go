@@ -118,6 +118,29 @@ func TestALookupTakesTwoRoundTripsAtMost(t *testing.T) {
 	}
 }
 
+// Writers and learned placements are asked for at the same time.
+func TestALookupOfLearnedPlacementsTakesNoMoreRoundTrips(t *testing.T) {
+	for _, kind := range testenv.ValkeyKinds {
+		for _, cache := range []int64{0, 64 << 20} {
+			t.Run(fmt.Sprintf("%s/cache %d", kind, cache), func(t *testing.T) {
+				m, prompts := filled(t, kind, 3)
+				learn(t, m, prompts)
+				w := recordReader(t, m, cache)
+				for _, what := range []string{"cold", "again"} {
+					for i, keys := range prompts {
+						if blocks := w.look(what, keys); !slices.Equal(blocks, slices.Repeat([]uint32{512}, 10)) {
+							t.Errorf("%s: holders have %d blocks of prompt %d", what, blocks, i)
+						}
+					}
+				}
+				if w.most != 2 {
+					t.Errorf("the longest lookup took %d round trips: the prompts test less than two", w.most)
+				}
+			})
+		}
+	}
+}
+
 // recordedReader is a reader whose commands are recorded. Nothing but lookups uses its connections.
 type recordedReader struct {
 	*testing.T

@@ -52,7 +52,7 @@ func (t *Telemetry) makeSharedIndexMetrics() {
 		connected: desc("connected", "Whether the server of the shared index answers (1 or 0), by part: reader or writer.", "part"),
 		holders:   desc("holders", "Number of holders in the shared index, by part: those that the reader knows, those of which it knows learned placements, and those that the writer writes.", "part"),
 		lookups:   desc("lookups_total", "Lookups in the shared index by result: answered or failed.", "result"),
-		trips:     desc("round_trips_total", "Questions to the server of the shared index for lookups. A lookup takes at most two, and two more where there are learned placements."),
+		trips:     desc("round_trips_total", "Questions to the server of the shared index for lookups. A lookup takes at most two."),
 		cache:     desc("cache_total", "Records that lookups in the shared index needed first, by whether the router's cache had them: hit or miss.", "result"),
 		invalid:   desc("invalid_total", "Values at the server of the shared index that no writer of this version has written. They are not used."),
 		written:   desc("written_blocks_total", "Blocks that this process added to the shared index or dropped from it, once for each holder."),
