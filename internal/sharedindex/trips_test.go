@@ -197,3 +197,45 @@ func (w *recordedReader) sees(what string, prompts [][]block.Key, want []uint32)
 		testenv.Until(w, "lookups see that "+what, func() bool { return slices.Equal(w.look(what, keys), want) })
 	}
 }
+
+// While a connection is closed, the server tells nobody of the changes of what was read through it. A lookup that finds
+// all in the cache does not notice.
+func TestALostConnectionEmptiesTheCache(t *testing.T) {
+	m, prompts := filled(t, "valkey", 1)
+	cable := testenv.NewCable(t, m.bench.server.Address)
+	cfg := m.reader.config
+	cfg.URL, cfg.ClientCache = "valkey://"+cable.Address(), 64<<20
+	reader := NewReader(cfg, m.reader.parts)
+	client, err := reader.connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	reader.client.Store(&client)
+	look := func() (blocks []uint32) {
+		reader.table.Store(m.reader.table.Load())
+		q := warmpath.Lookup{BlockSize: 16, Algorithm: block.XXH3, Keys: prompts[0]}
+		if err := reader.Match(context.Background(), &q); err != nil {
+			return nil
+		}
+		for _, m := range q.Matches {
+			blocks = append(blocks, m.Blocks)
+		}
+		return blocks
+	}
+	testenv.Until(t, "a lookup finds all in the cache", func() bool {
+		before := reader.Stats().RoundTrips
+		return slices.Equal(look(), slices.Repeat([]uint32{512}, 8)) && reader.Stats().RoundTrips == before
+	})
+	cable.Cut()
+	gone := make([]uint64, 256)
+	for i := range gone {
+		gone[i] = uint64(3*512 + 256 + i + 1) // the upper half of what holder 3 has
+	}
+	m.index.Remove(3, block.TierGPU, 0, gone)
+	m.settle()
+	cable.Mend()
+	testenv.Until(t, "lookups see what changed meanwhile", func() bool {
+		return slices.Equal(look(), []uint32{512, 512, 512, 256, 512, 512, 512, 512})
+	})
+}
