@@ -178,6 +178,8 @@ func (c Config) options(n network.Network) (valkey.ClientOption, error) {
 		ConnWriteTimeout: max(time.Second, 2*c.Timeout),
 		// The client reads all the time, so a reply to no command is seen before the next command could take it.
 		AlwaysPipelining: true,
+		// Servers that send each other's keys to and fro would keep the client busy for as long as it may wait.
+		ClusterOption: valkey.ClusterOption{MaxMovedRedirections: mostRedirects},
 	}
 	if u.User != nil {
 		o.Username = u.User.Username()
@@ -252,6 +254,9 @@ func (c Config) multiplex() int {
 	}
 	return min(bits.Len(uint(c.Connections))-1, valkey.MaxPipelineMultiplex)
 }
+
+// mostRedirects is how often a server of a cluster may send a command to another server. One is usual.
+const mostRedirects = 16
 
 // dialTimeout bounds an attempt to connect.
 const dialTimeout = 2 * time.Second

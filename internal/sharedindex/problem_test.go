@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -12,10 +13,13 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/valkey-io/valkey-go"
 
 	"github.com/warmpath/warmpath/block"
 	"github.com/warmpath/warmpath/fleet"
@@ -95,6 +99,9 @@ func TestARefusalNamesTheSettingToCorrect(t *testing.T) {
 	locked := testenv.StartValkey(t, "redis", "--requirepass", secret)
 	open := testenv.StartValkey(t, "valkey")
 	command(t, open, "ACL", "SETUSER", "weak", "on", ">"+secret, "~*", "+ping", "+hello", "+client")
+	taken := testenv.StartValkey(t, "redis")
+	command(t, taken, "SET", newNames(DefaultConfig()).writers(), "x")
+	down := testenv.StartValkey(t, "redis", "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(testenv.FreePort(t))) // without slots
 	// Two servers of a cluster. All keys are at the other one.
 	bus := strconv.Itoa(testenv.FreePort(t))
 	cluster := testenv.StartValkey(t, "valkey", "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(testenv.FreePort(t)))
@@ -114,6 +121,8 @@ func TestARefusalNamesTheSettingToCorrect(t *testing.T) {
 		{open, func(c *Config) { c.Username, c.Password = "weak", secret }, "NOPERM", "index.valkey.username"},
 		{open, func(c *Config) { c.Database = 99 }, "out of range", "index.valkey.database"},
 		{cluster, func(*Config) {}, "MOVED", "set index.valkey.cluster: true"},
+		{down, func(*Config) {}, "CLUSTERDOWN", "look at CLUSTER INFO"},
+		{taken, func(*Config) {}, "WRONGTYPE", "another program uses this prefix: choose another one with index.valkey.prefix"},
 	} {
 		t.Run(c.says, func(t *testing.T) {
 			cfg := DefaultConfig()
@@ -132,6 +141,99 @@ func TestARefusalNamesTheSettingToCorrect(t *testing.T) {
 				t.Errorf("the log has the password:\n%s", log.String())
 			}
 		})
+	}
+}
+
+// bouncing are two servers of a cluster that send each command about keys to each other. They count these, and the
+// connections that are open.
+func bouncing(t *testing.T) (address string, bounced, open *atomic.Int64) {
+	t.Helper()
+	bounced, open = new(atomic.Int64), new(atomic.Int64)
+	var servers [2]net.Listener
+	for i := range servers {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		servers[i] = l
+	}
+	for i, l := range servers {
+		other := servers[1-i].Addr().String()
+		go func() { // ends with the listener
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				open.Add(1)
+				go func() { // ends with the client's connection
+					defer open.Add(-1)
+					bounce(conn, other, bounced)
+				}()
+			}
+		}()
+	}
+	return servers[0].Addr().String(), bounced, open
+}
+
+func bounce(conn net.Conn, other string, bounced *atomic.Int64) {
+	defer func() { _ = conn.Close() }()
+	host, port, _ := net.SplitHostPort(conn.LocalAddr().String())
+	var open []byte
+	buf := make([]byte, 1<<12)
+	for {
+		name, rest, ok := cutCommand(open)
+		if !ok {
+			n, err := conn.Read(buf)
+			if err != nil {
+				return
+			}
+			open = append(open, buf[:n]...)
+			continue
+		}
+		open = rest
+		answer := "+OK\r\n"
+		switch name {
+		case "HELLO":
+			answer = "%2\r\n+version\r\n+7.2.0\r\n+proto\r\n:3\r\n"
+		case "CLUSTER":
+			answer = fmt.Sprintf("*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$%d\r\n%s\r\n:%s\r\n$1\r\na\r\n", len(host), host, port)
+		case "ZREVRANGEBYSCORE":
+			bounced.Add(1)
+			answer = "-MOVED 1 " + other + "\r\n"
+		}
+		if _, err := io.WriteString(conn, answer); err != nil {
+			return
+		}
+	}
+}
+
+// A router that knows of the cluster is not told to set cluster, and does not follow the servers for long.
+func TestAClusterWhoseServersKnowNoKeyIsLeft(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the client closes its connections 5 s later")
+	}
+	address, bounced, open := bouncing(t)
+	cfg := DefaultConfig()
+	cfg.URL, cfg.Cluster, cfg.ClientCache = "valkey://"+address, true, 0
+	o, err := cfg.options(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := valkey.NewClient(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer testenv.Until(t, "the client closed its connections", func() bool { return open.Load() == 0 })
+	defer client.Close()
+	_, err = readDescriptions(t.Context(), client, newNames(cfg), time.Now())
+	p := newProblem(slog.New(slog.DiscardHandler), cfg)
+	if text := p.textOf(err); !strings.Contains(text, "MOVED") || strings.Contains(text, "(") {
+		t.Errorf("the error is %q", text)
+	}
+	if n := bounced.Load(); n > mostRedirects+1 {
+		t.Errorf("a command was sent %d times", n)
 	}
 }
 
@@ -163,15 +265,36 @@ func TestAWrongAddressNamesTheSettingToCorrect(t *testing.T) {
 	}
 }
 
-// Problems are logged when their text changes, and each attempt to connect has another port of our own.
+// Each attempt to connect has another port of our own.
 func TestAProblemHasTheSameTextOnEachConnection(t *testing.T) {
 	problem := func(port int) string {
-		return problemOf(fmt.Errorf("read the list of writers: %w", &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET,
+		return new(problem).textOf(fmt.Errorf("read the list of writers: %w", &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET,
 			Source: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: port}, Addr: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 2), Port: 6379}}))
 	}
 	one, two := problem(1234), problem(5678)
 	if one != two || !strings.Contains(one, "10.0.0.2:6379") || !strings.Contains(one, "write valkeys://") {
 		t.Errorf("%s\n%s", one, two)
+	}
+}
+
+// The server is missed by lookups, by a look at the writers and by an attempt to connect, in any order.
+func TestAProblemThatShowsElsewhereIsLoggedOnce(t *testing.T) {
+	var log testenv.Buffer
+	p := newProblem(slog.New(slog.NewTextHandler(&log, nil)), DefaultConfig())
+	refused := func(port int) error {
+		return &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED, Source: &net.TCPAddr{Port: port}, Addr: &net.TCPAddr{Port: 6379}}
+	}
+	for i, what := range []string{"read the list of writers", "get slots", "read the list of writers"} {
+		p.tell("trying again", refused(2*i))
+		p.tell("trying again", fmt.Errorf("%s: %w", what, refused(2*i+1)))
+	}
+	if text := log.String(); strings.Count(text, "trying again") != 1 || !strings.Contains(text, "nothing listens there") {
+		t.Errorf("the log:\n%s", text)
+	}
+	p.tell("trying again", fmt.Errorf("read the list of writers: %w", io.EOF))
+	p.tell("trying again", fmt.Errorf("begin TLS: %w", io.EOF)) // another remedy
+	if text := log.String(); strings.Count(text, "trying again") != 3 || !strings.Contains(text, "its port may have no TLS") {
+		t.Errorf("the log:\n%s", text)
 	}
 }
 
@@ -207,7 +330,7 @@ func TestNobodyWaitsForTheLogOfOthers(t *testing.T) {
 			defer close(log.free)
 			running.Go(func() { line(r) })
 			<-log.stuck
-			r.problem.become(problemOf(down)) // it was logged
+			r.problem.become(r.problem.signatureOf(down)) // it was logged
 			done := make(chan struct{})
 			running.Go(func() {
 				r.lost(down)
