@@ -298,6 +298,33 @@ func TestAProblemThatShowsElsewhereIsLoggedOnce(t *testing.T) {
 	}
 }
 
+// A server that was restarted has no writer for a moment.
+func TestALeaseGoesByBeforeTheLogSaysThatNobodyWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log testenv.Buffer
+		r := NewReader(DefaultConfig(), ReaderParts{Fleet: publishing(), Keying: anyKeys, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		look := func(later time.Duration, when string, writers, said int) {
+			t.Helper()
+			<-time.After(later)
+			r.use("", nil, writers, nil)
+			if n := strings.Count(log.String(), "nobody writes"); n != said {
+				t.Fatalf("%s, the log says %d times that nobody writes, want %d:\n%s", when, n, said, log.String())
+			}
+		}
+		lease := r.config.Lease
+		look(0, "at first", 0, 0)
+		look(lease, "after a lease", 0, 0)
+		look(1, "after more than a lease", 0, 1)
+		look(2*lease, "later", 0, 1)
+		r.lost(errors.New("no answer"))
+		look(2*lease, "after a restart", 0, 1)
+		look(lease/2, "when the writer is back", 1, 1)
+		look(2*lease, "after a long time with a writer", 1, 1)
+		look(lease/2, "shortly after the writer ended", 0, 1)
+		look(lease, "long after the writer ended", 0, 2)
+	})
+}
+
 // stuckLog is a log that takes no line until free is closed. stuck is closed when it has got a line.
 type stuckLog struct {
 	once        sync.Once

@@ -52,6 +52,9 @@ type Reader struct {
 	// The fields below belong to Run's goroutine.
 	heard descriptions
 	alone bool // the log says that nobody writes
+	// written is when the index was found to have a writer, or to need none. A server that was restarted has no writer
+	// until they have noticed, so the log says that nobody writes only a lease later.
+	written time.Time
 	// differing are the blocks that can not be found, with an entry of a holder of some.
 	differing map[unfound]*holderEntry
 
@@ -227,11 +230,14 @@ const nobodyWrites = "nobody writes the shared index: start warmpath index, or a
 func (r *Reader) greet(writers, all int, snap *fleet.Snapshot) {
 	if r.counts.connected.CompareAndSwap(false, true) {
 		r.problem.over()
-		r.alone = false
+		r.alone, r.written = false, time.Now()
 		r.parts.Log.Info("reading the shared index", "server", r.config.Address(), "writers", all, "holders", r.counts.holders.Load())
 	}
 	needed := slices.ContainsFunc(snap.Workers(), func(w *fleet.Worker) bool { return len(w.Facts.Events) > 0 })
-	alone := writers == 0 && needed
+	if writers > 0 || !needed {
+		r.written = time.Now()
+	}
+	alone := time.Since(r.written) > r.config.Lease
 	switch {
 	case alone && !r.alone:
 		r.parts.Log.Warn(nobodyWrites, "server", r.config.Address(), "prefix", r.config.Prefix, "database", r.config.Database)
