@@ -2,6 +2,7 @@ package sharedindex
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -412,6 +413,31 @@ func TestTwoWritersOfOneWorkerDoNotDisturbEachOther(t *testing.T) {
 	}
 	if m := two.match(keys, nil); len(m) != 0 {
 		t.Errorf("a writer that left still counts: %v", m)
+	}
+}
+
+// A shard of a cluster that failed may give a slot twice.
+func TestASlotThatAnotherWriterHasIsGivenUp(t *testing.T) {
+	s := testenv.StartValkey(t, "valkey")
+	m, _, prompt, keys := pair(t, s)
+	m.index.Store(0, prompt)
+	m.settle()
+	slot := m.writer.mirror.copies()[0].slot
+	other := description{Version: descriptionVersion, Serial: 1, Series: []byte(m.writer.names.series), Holders: []holderEntry{{URL: "http://elsewhere", Slot: slot}}}
+	text, err := json.Marshal(&other)
+	if err != nil || slot == 0 {
+		t.Fatal(err, slot)
+	}
+	command(t, s, "SET", m.writer.names.writer("other"), string(text))
+	command(t, s, "ZADD", m.writer.names.writers(), fmt.Sprint(time.Now().UnixMilli()), "other")
+	m.writer.listed = time.Time{} // it looks at the other writers
+	m.settle()
+	m.settle() // a writer that runs is woken
+	if now := m.writer.mirror.copies()[0].slot; now == slot || now == 0 {
+		t.Errorf("the holder has slot %d, and another writer has slot %d", now, slot)
+	}
+	if got := m.match(keys, nil); len(got) != 1 || got[0].Blocks != 20 {
+		t.Errorf("%v", got)
 	}
 }
 

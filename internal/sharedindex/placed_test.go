@@ -70,6 +70,45 @@ func TestAPlacedRequestLeavesOnlyItsKeys(t *testing.T) {
 	}
 }
 
+// Of a worker with events the writer knows better. Keys of a text are no keys of blocks.
+func TestOnlyTokensAtWorkersWithoutEventsAreShared(t *testing.T) {
+	placedPrompt(t, func(p *Placements, d *warmpath.Decision) {
+		candidate := &d.Candidates[d.Chosen]
+		for _, c := range []struct {
+			trust fleet.Trust
+			text  bool
+			want  int
+		}{
+			{fleet.TrustApproximate, false, 1}, {fleet.TrustApproximate, true, 0}, {fleet.TrustExact, false, 0}, {fleet.TrustDegraded, false, 0}, {fleet.TrustNone, false, 0},
+		} {
+			candidate.Trust, d.FromText = c.trust, c.text
+			p.Placed(d)
+			if len(p.sending) != c.want {
+				t.Errorf("trust %v, from a text %v: %d prompts are shared, want %d", c.trust, c.text, len(p.sending), c.want)
+			}
+			p.Freed(d.ID(), warmpath.Ending{Unsent: true})
+		}
+		candidate.Trust, d.FromText = fleet.TrustApproximate, false
+	})
+}
+
+func TestPromptsBeyondTheBoundsAreDropped(t *testing.T) {
+	placedPrompt(t, func(p *Placements, d *warmpath.Decision) {
+		const keys = 100_000 / 16
+		for _, c := range []struct{ waiting, keys, dropped int }{
+			{maxPlaced - 1, 0, 0}, {maxPlaced, 0, 1}, {0, maxPlacedKeys - keys, 0}, {0, maxPlacedKeys - keys + 1, 1},
+		} {
+			before := p.Stats().PlacementsDropped
+			p.waiting, p.keys = make([]placed, c.waiting), c.keys
+			p.Placed(d)
+			if n := int(p.Stats().PlacementsDropped - before); n != c.dropped || len(p.sending) != 1-c.dropped {
+				t.Errorf("with %d prompts and %d keys in memory, %d are dropped and %d kept", c.waiting, c.keys, n, len(p.sending))
+			}
+			p.Freed(d.ID(), warmpath.Ending{Unsent: true})
+		}
+	})
+}
+
 func BenchmarkPlaced(b *testing.B) {
 	placedPrompt(b, func(p *Placements, d *warmpath.Decision) {
 		b.ReportAllocs()

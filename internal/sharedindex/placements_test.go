@@ -342,6 +342,21 @@ func TestPromptsThatWereNotComputedAreNotShared(t *testing.T) {
 	}
 }
 
+// Old slots are at the server until a router writes in a new period.
+func TestASlotCountsInItsPeriodAndTheThreeAfterIt(t *testing.T) {
+	const now = 100
+	for field, want := range map[string]bool{"96 a": false, "97 a": true, "100 a": true, "101 a": false, "99": false, "x a": false} {
+		if n := len(slotsThatCount(map[string]string{"series": "abcd", field: "7"}, now).slots); (n == 1) != want {
+			t.Errorf("in period %d, %d slots of the field %q count", now, n, field)
+		}
+	}
+	for value, want := range map[string]bool{"0": false, "1": true, "16777215": true, "16777216": false, "-1": false, "x": false} {
+		if n := len(slotsThatCount(map[string]string{"100 a": value}, now).slots); (n == 1) != want {
+			t.Errorf("slot %q counts: %v", value, n == 1)
+		}
+	}
+}
+
 func FuzzSlotsOfPlacements(f *testing.F) {
 	f.Add("17 0/0 0 16 xxh3 http://worker-0", "3")
 	f.Add("99999999999999999999 ", "-1")

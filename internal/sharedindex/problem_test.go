@@ -434,6 +434,17 @@ func TestEachTimeThatTheServerIsFullIsLogged(t *testing.T) {
 			w.store(0, uint64(round))
 			m.settle()
 			logged("after the server refused blocks", round+1, round)
+			refused := m.writer.Stats().Refused
+			m.writer.retried = time.Now().Add(-10 * time.Second)
+			m.settle()
+			if n := m.writer.Stats().Refused; n != refused {
+				t.Errorf("%d blocks were tried again before their time", n-refused)
+			}
+			m.writer.retried = time.Now().Add(-31 * time.Second)
+			m.settle()
+			if m.writer.Stats().Refused == refused {
+				t.Error("after 31 s the blocks were not tried again")
+			}
 			retry()
 			logged("after it refused them again", round+1, round)
 			m.writer.mirror.tellAgain()
