@@ -58,6 +58,10 @@ func TestARouterTakesTheBlockSizeOfTheSharedIndex(t *testing.T) {
 			t.Fatalf("the router has blocks of %d tokens", size)
 		}
 	})
+	testenv.Until(t, "the writer's word counts", func() bool { return w.trust(0) == fleet.TrustExact })
+	if _, size, _ := router.Keying("m"); size != 8 || strings.Contains(w.log.String(), "takes its size") {
+		t.Errorf("of a writer that has no blocks yet, the router takes %d tokens; the log:\n%s", size, w.log.String())
+	}
 	w.store(0, 1)
 	testenv.Until(t, "the router has the size, and the holder is trusted", func() bool {
 		_, size, _ := router.Keying("m")
