@@ -14,7 +14,7 @@ import (
 
 // Config says how routers tell each other of their requests.
 type Config struct {
-	// NATS is the URL of a NATS server, or several with commas between them: nats://host:4222, or tls://host:4222. Name
+	// NATS is the URL of a NATS server, or several with commas between them: nats://host:4222, or tls://host:4222. List
 	// all servers of a cluster: the router connects to no others. Empty means no given server. The router needs only core
 	// subjects, no JetStream.
 	NATS string `yaml:"nats"`
