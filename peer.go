@@ -76,9 +76,10 @@ const (
 	// 256 requests at the same time. If a peer tells of more, the oldest request is forgotten: it is the nearest to its
 	// end, and if the messages about ends were lost, it has most probably ended.
 	maxTold = 1 << 16
-	// maxAllTold bounds the requests of all peers together: a quarter of a gigabyte. Beyond it a peer that tells of a
-	// further request loses its oldest one, unless it has maxToldShare at most. So a peer that tells of too many takes
-	// nothing from the others: 256 peers have room for their shares.
+	// maxAllTold bounds the requests of all peers together. Without its prompt a request takes 0.7 KB: 0.4 GB. Beyond it
+	// a peer that tells of a further request loses its oldest one, unless it has maxToldShare at most. So a peer that
+	// tells of too many takes nothing from the others. 256 peers have room for their shares: with these, there are 2^20
+	// requests at most.
 	maxAllTold, maxToldShare = 1 << 19, 1 << 11
 	// maxToldKeys bounds the keys that the requests of a peer hold: 16 MiB. They are enough for 4,000 requests of 8,192
 	// tokens. maxAllToldKeys is the same for all peers together: 128 MiB. The keys are only of use if the worker computed
