@@ -2,7 +2,6 @@ package replica
 
 import (
 	"fmt"
-	"log/slog"
 	"time"
 )
 
@@ -76,7 +75,8 @@ func (c *connection) look(now time.Time) {
 }
 
 // logConnected logs that there is a connection. Whether there are other routers, and understand this one, is not known
-// yet. Callers hold s.mu.
+// yet. These lines need no bound of their own: shortConnections allows four in the time of shortLife. Callers hold
+// s.mu.
 func (s *Sync) logConnected() {
 	text := "waiting for other routers"
 	switch n := s.heard(); n {
@@ -86,7 +86,7 @@ func (s *Sync) logConnected() {
 	default:
 		text = fmt.Sprintf("sharing requests with %d other routers", n)
 	}
-	s.lines.log(s.parts.Log, slog.LevelInfo, lineConnection, "connected to "+s.cfg.other()+": "+text,
+	s.parts.Log.Info("connected to "+s.cfg.other()+": "+text,
 		"sync", s.cfg.mode(), "group", s.cfg.Group, "signed", s.cfg.Key != "")
 }
 

@@ -214,7 +214,7 @@ func (e *embedded) watch(ctx context.Context, s *Sync) {
 			return
 		case <-tick.C:
 		}
-		e.warnSubscriptions(&s.warned)
+		e.warnSubscriptions(&s.lines)
 		if now := e.peers(); now != known {
 			e.log.Debug("the number of other routers' NATS servers changed", "connected", now, "before", known)
 			if time.Since(changed) > stoodInterval {
@@ -236,9 +236,9 @@ func (e *embedded) watch(ctx context.Context, s *Sync) {
 // nats-server bounds the subscriptions of a client and of a leaf node, but not those of a route (route.go makes each
 // route with msubs -1, and applyAccountLimits leaves routes out), and offers no way to close a route. So only a
 // password or certificates keep others away from the listener for routes, and an operator has to know.
-func (e *embedded) warnSubscriptions(warned *warnings) {
+func (e *embedded) warnSubscriptions(lines *lines) {
 	total := e.server.NumSubscriptions()
-	if total < manySubscriptions || !warned.due("subscriptions", time.Now()) {
+	if total < manySubscriptions || !lines.due(once("subscriptions"), time.Now()) {
 		return
 	}
 	now, err := e.server.Routez(&server.RoutezOptions{})

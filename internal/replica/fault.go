@@ -3,8 +3,8 @@ package replica
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -108,27 +108,6 @@ func (c *Config) login() string {
 	return ""
 }
 
-// warnings bounds how often the log warns of the same: once each warnInterval. It is safe for concurrent use. The zero
-// value has warned of nothing.
-type warnings struct {
-	mu sync.Mutex // guards at
-	at map[string]time.Time
-}
-
-// due reports whether a warning of this kind is due, and notes that it is given.
-func (w *warnings) due(kind string, now time.Time) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if last, ok := w.at[kind]; ok && now.Sub(last) < warnInterval {
-		return false
-	}
-	if w.at == nil {
-		w.at = map[string]time.Time{}
-	}
-	w.at[kind] = now
-	return true
-}
-
 // happened notes an error of a connection that stays.
 func (l *natsLink) happened(err error) {
 	l.note(err)
@@ -136,9 +115,8 @@ func (l *natsLink) happened(err error) {
 		return
 	}
 	l.refused.Store(l.timed(err))
-	if advice := l.cfg.advise(err.Error()); l.warned.due(advice, time.Now()) {
-		l.log.Warn("NATS refuses messages for the other routers", "error", l.cfg.withoutSecrets(err.Error()), "advice", advice)
-	}
+	advice := l.cfg.advise(err.Error())
+	l.lines.log(l.log, slog.LevelWarn, once(advice), "NATS refuses messages for the other routers", "error", l.cfg.withoutSecrets(err.Error()), "advice", advice)
 }
 
 // served takes a line of the embedded server's log. If it says that this router and another one refuse each other, the
@@ -158,7 +136,6 @@ func (l *natsLink) served(line string) {
 		return
 	}
 	l.note(fmt.Errorf("%s: %s", where, what))
-	if advice := l.cfg.advise(what); l.warned.due(advice, time.Now()) {
-		l.log.Warn("another router and this one cannot connect", "address", where, "error", what, "advice", advice)
-	}
+	advice := l.cfg.advise(what)
+	l.lines.log(l.log, slog.LevelWarn, once(advice), "another router and this one cannot connect", "address", where, "error", what, "advice", advice)
 }

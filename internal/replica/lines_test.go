@@ -1,7 +1,10 @@
 package replica
 
 import (
+	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,11 +28,11 @@ func TestRoutersThatComeAndGoDoNotFloodTheLog(t *testing.T) {
 			p.tell(time.Now(), recordGoodbye, func(to []byte) []byte { return to })
 		}
 		came, went := book.lines("another router shares its requests"), book.lines("another router is gone")
-		if n := len(book.lines("level")); n > maxLines || len(came) == 0 || len(went) == 0 {
+		if n := len(book.lines("level")); n > 4*maxPeers || len(came) == 0 || len(went) == 0 {
 			t.Errorf("%d lines, of which %d say that a router came, and %d that one went", n, len(came), len(went))
 		}
 		testenv.Pass(warnInterval + time.Second)
-		if all := book.lines("level=WARN", "lines are missing"); len(all) != 1 || len(book.lines("missing=1940", "sync.key_file")) != 1 { // 2 for each router
+		if all := book.lines("level=WARN", "lines are missing"); len(all) != 1 || !strings.Contains(all[0], fmt.Sprint("missing=", 2*1000-4*maxPeers)) || !strings.Contains(all[0], "set sync.key_file") {
 			t.Errorf("the log says of missing lines: %q", all)
 		}
 		(&speaker{s: one.sync, id: 5000}).tell(time.Now(), recordHeartbeat, hello)
@@ -37,6 +40,59 @@ func TestRoutersThatComeAndGoDoNotFloodTheLog(t *testing.T) {
 			t.Error("a minute later the log does not say that a router came")
 		}
 	})
+}
+
+// Of as many routers as one follows, nothing is heard for a while.
+func TestAFullFleetWhoseNetworkFailsLosesNoLinesInTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBus(1)
+		one := b.join(t, DefaultConfig(), 1, nil)
+		testenv.Pass(time.Second)
+		book := one.logTo()
+		var all []*speaker
+		for id := range uint64(maxPeers) {
+			all = append(all, &speaker{s: one.sync, id: 1000 + id})
+		}
+		for range 2 {
+			for _, p := range all {
+				p.tell(time.Now(), recordHeartbeat, hello)
+			}
+			testenv.Pass(2 * deadAfter)
+		}
+		testenv.Pass(warnInterval)
+		came, went := book.lines("another router shares its requests"), book.lines("another router is gone")
+		if len(came) != 2*maxPeers || len(went) != 2*maxPeers || len(book.lines("level=WARN")) > 0 {
+			t.Errorf("%d lines say that a router came, and %d that one went; the log warns %q", len(came), len(went), book.lines("level=WARN"))
+		}
+	})
+}
+
+func TestTheAdviceAboutMissingLinesFitsTheKind(t *testing.T) {
+	open, signed := Config{}, Config{Key: "a secret of all routers"}
+	for _, c := range []struct {
+		kind
+		want, not string // parts of the advice
+	}{
+		{open.lineRouter(), "set sync.key_file", "panic"},
+		{signed.lineRouter(), "does a router restart", "sync."},
+		{linePanic, "please report", "sync."},
+		{lineUnknown, "", "missing"},
+		{once("anything"), "", "missing"},
+	} {
+		book := &logbook{}
+		log := slog.New(slog.NewTextHandler(book, nil))
+		var l lines
+		for i := range c.most + 7 {
+			if wrote := l.log(log, slog.LevelInfo, c.kind, "a line"); wrote != (i < c.most) {
+				t.Fatalf("%s: line %d is written: %v", c.about, i, wrote)
+			}
+		}
+		l.report(log, time.Now())
+		said := book.lines("lines are missing", "missing=7")
+		if (len(said) == 1) != (c.want != "") || len(book.lines(c.want)) == 0 || len(book.lines(c.not)) > 0 {
+			t.Errorf("%s: the log says %q", c.about, said)
+		}
+	}
 }
 
 // A connection comes and goes each three seconds.
@@ -67,7 +123,7 @@ func TestAConnectionThatComesAndGoesDoesNotFloodTheLog(t *testing.T) {
 				testenv.Pass(100 * time.Millisecond)
 			}
 		}
-		if n := len(book.lines("connected to NATS")); n > 2*maxLines+20 || len(book.lines("serves alone")) > before+1 {
+		if n := len(book.lines("connected to NATS")); n > 2*shortConnections || len(book.lines("serves alone")) > before+1 {
 			t.Errorf("the log says %d times that there is a connection: %q", n, book.lines("serves alone"))
 		}
 	})

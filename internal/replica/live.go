@@ -58,7 +58,7 @@ func (r *receiver) countKeys(p *peer) {
 // drop drops a peer and its load. Callers hold s.mu.
 func (r *receiver) drop(p *peer, why string) {
 	s := r.s
-	s.lines.log(s.parts.Log, slog.LevelInfo, lineRouter, "another router is gone, and its load is dropped", "router", p.heartbeat.name, "why", why, "requests", p.placements.Len())
+	s.lines.log(s.parts.Log, slog.LevelInfo, s.cfg.lineRouter(), "another router is gone, and its load is dropped", "router", p.heartbeat.name, "why", why, "requests", p.placements.Len())
 	s.forget(p)
 	if len(s.gone) >= 4*maxPeers {
 		for id := range s.gone { // any: the map is full of routers that never come back

@@ -220,9 +220,9 @@ func TestTheLogSaysThatTheServerTakesNoLongMessages(t *testing.T) {
 		m := connectWith(t, cfg, log)
 		testenv.Until(t, "it is connected", func() bool { return m.sync.Status().LastError != "" })
 		l := m.sync.link.(*natsLink)
-		l.warned.mu.Lock()
-		clear(l.warned.at) // as a minute later
-		l.warned.mu.Unlock()
+		l.lines.mu.Lock()
+		clear(l.lines.kinds) // as a minute later
+		l.lines.mu.Unlock()
 		if err := l.publish(0, make([]byte, 5000)); err == nil || len(book.lines("level=WARN", "a message of 5000 bytes")) != 1 {
 			t.Errorf("a message that is too long: %v", err)
 		}
@@ -324,14 +324,14 @@ func TestAHealthyStartLogsNoWarning(t *testing.T) {
 }
 
 func TestTheSameIsWarnedOfOnceAMinute(t *testing.T) {
-	var w warnings
+	var w lines
 	now := time.Now()
 	for i, c := range []struct {
 		kind  string
 		after time.Duration
 		want  bool
 	}{{"a", 0, true}, {"b", 0, true}, {"a", warnInterval - 1, false}, {"a", warnInterval, true}, {"a", 2*warnInterval - 1, false}} {
-		if got := w.due(c.kind, now.Add(c.after)); got != c.want {
+		if got := w.due(once(c.kind), now.Add(c.after)); got != c.want {
 			t.Errorf("warning %d: %v", i, got)
 		}
 	}

@@ -44,7 +44,7 @@ type natsLink struct {
 	// refused is why NATS does not pass on all messages of the present connection; nil: it does, as far as is known.
 	refused atomic.Pointer[errorWithTime]
 
-	warned warnings
+	lines lines
 }
 
 // errorWithTime is an error of NATS, for operators.

@@ -83,9 +83,7 @@ func (r *receiver) dropped(why reason, now time.Time) {
 	default:
 		return
 	}
-	if s.warned.due(string(why), now) {
-		s.parts.Log.Warn("messages of other routers are dropped", "reason", string(why), "advice", advice)
-	}
+	s.lines.log(s.parts.Log, slog.LevelWarn, once(string(why)), "messages of other routers are dropped", "reason", string(why), "advice", advice)
 }
 
 // packet applies a packet. Callers hold s.mu.
@@ -306,7 +304,7 @@ func (r *receiver) heartbeat(p *peer, h heartbeat, now time.Time) {
 		closeOnce(r.s.found)
 	}
 	if first {
-		r.s.lines.log(r.s.parts.Log, slog.LevelInfo, lineRouter, "another router shares its requests", "router", h.name, "admin", h.admin, "version", h.version,
+		r.s.lines.log(r.s.parts.Log, slog.LevelInfo, r.s.cfg.lineRouter(), "another router shares its requests", "router", h.name, "admin", h.admin, "version", h.version,
 			"routers", r.s.heard(), "group", r.s.cfg.Group, "signed", r.s.cfg.Key != "")
 	}
 	if h.hello {

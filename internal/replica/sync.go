@@ -41,8 +41,7 @@ type Sync struct {
 	admin   atomic.Pointer[adminListener]
 	machine string
 	counts  counts
-	warned  warnings      // of dropped packets, by reason
-	lines   lines         // about routers and connections that come and go
+	lines   lines
 	orders  chan order    // what the receiver wants the sender to send
 	greet   chan struct{} // a heartbeat is to be sent soon
 	changes chan struct{} // the connection changed
