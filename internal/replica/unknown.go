@@ -36,8 +36,7 @@ func (r *receiver) warnUnknown(p *peer, now time.Time) {
 	if _, known := r.s.parts.Fleet.Find(r.placement.URL); known {
 		return // the worker has not answered here yet
 	}
-	p.unknown.warned = true
-	r.s.lines.log(r.s.parts.Log, slog.LevelWarn, lineUnknown, "requests of another router are for a worker that this router does not know: they do not count here",
+	p.unknown.warned = r.s.lines.log(r.s.parts.Log, slog.LevelWarn, lineUnknown, "requests of another router are for a worker that this router does not know: they do not count here",
 		"router", p.heartbeat.name, "worker", label(r.placement.URL), "requests", p.refused.count(),
 		"advice", "give all routers the same URLs of workers; if they serve different workers, give them different groups (sync.group)")
 }

@@ -48,6 +48,29 @@ func TestTheLogSaysThatRoutersNameWorkersDifferently(t *testing.T) {
 	})
 }
 
+// Too many other routers have requests for unknown workers. The log names the worker of the last one a minute later.
+func TestTheLogNamesAnUnknownWorkerOnceThereIsRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBus(1)
+		one, two := b.join(t, DefaultConfig(), 1, nil), b.join(t, DefaultConfig(), 0, nil)
+		testenv.Pass(time.Second)
+		book := two.logTo()
+		d := one.route(1, 100, "")
+		testenv.Pass(unknownAfter / 2)
+		for two.sync.lines.due(lineUnknown, time.Now()) {
+		}
+		testenv.Pass(unknownAfter)
+		if all := book.lines("level=WARN"); len(all) != 0 {
+			t.Fatalf("there is no room, and the log warns %q", all)
+		}
+		testenv.Pass(2 * warnInterval)
+		if all := book.lines("level=WARN"); len(all) != 1 || !strings.Contains(all[0], "worker=http://w0") {
+			t.Errorf("the log warns %q", all)
+		}
+		done(d)
+	})
+}
+
 // A worker that has not answered yet is known: nothing is wrong with the routers.
 func TestAWorkerThatHasNotAnsweredIsNoWarning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
