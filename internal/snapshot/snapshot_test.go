@@ -198,6 +198,7 @@ func TestASiteIsExactByAPeer(t *testing.T) {
 	if got := b.match(engines[0], 3); got != promptBlocks*blockTokens {
 		t.Errorf("%d tokens match at the engine with a replay", got)
 	}
+	testenv.Until(t, "the first snapshot to be logged", func() bool { return strings.Contains(a.log.String(), "gave a snapshot of the index") })
 	if !strings.Contains(a.log.String(), "holders=1 of=1") {
 		t.Error("the first snapshot has a holder that nothing can confirm yet")
 	}
