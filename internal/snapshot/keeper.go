@@ -52,16 +52,6 @@ type Keeper struct {
 	offered  map[kvfeed.Place]string // the holders of which the feed took a checkpoint at the start, and its source; nil later
 }
 
-// failure is why a peer gave no whole snapshot.
-type failure struct {
-	why   string
-	until time.Time // the peer is not asked for single holders before
-}
-
-// failedPause is how long a peer that failed is not asked for single holders: each request to a silent peer delays the
-// other holders by peerSilence.
-const failedPause = 10 * time.Second
-
 type keeperCounts struct{ peers, peersFailed, files, filesFailed, saved, savesFailed atomic.Uint64 }
 
 // Stats counts snapshots.
@@ -293,16 +283,19 @@ func (k *Keeper) peers() []string {
 // all whose engines have a replay endpoint. known gets the holders of which a checkpoint came. *room bounds the memory
 // of all checkpoints together, and becomes what is left.
 func (k *Keeper) ask(ctx context.Context, peers []string, places []kvfeed.Place, known map[kvfeed.Place]bool, room *int64) {
-	level := slog.LevelInfo
-	if places != nil {
+	level, start := slog.LevelInfo, places == nil
+	if !start {
 		level = slog.LevelDebug // the log says of each holder that it continues from a checkpoint
 	}
 	for _, peer := range peers {
 		if ctx.Err() != nil {
 			return
 		}
-		began := time.Now()
-		skipped, err := k.fetch(ctx, peer, places, known, room)
+		began, before := time.Now(), len(known)
+		limited, cancel := k.limit(ctx, peer)
+		skipped, err := k.fetch(limited, peer, places, known, room)
+		late := limited.Err() != nil
+		cancel()
 		if errors.Is(err, errItself) { // all routers may have the same list
 			k.own[peer] = true
 			k.Log.Info("index.peers names this router itself: it is not asked", "peer", peer)
@@ -310,7 +303,7 @@ func (k *Keeper) ask(ctx context.Context, peers []string, places []kvfeed.Place,
 		}
 		if err != nil {
 			k.counts.peersFailed.Add(1)
-			k.noteFailed(ctx, peer, len(known), err)
+			k.noteFailed(peer, len(known), &attempt{err: err, took: time.Since(began), late: late, useful: len(known) > before, start: start})
 			continue
 		}
 		delete(k.failures, peer)
@@ -330,25 +323,31 @@ func (k *Keeper) ask(ctx context.Context, peers []string, places []kvfeed.Place,
 	}
 }
 
-// noteFailed logs that a peer gave no whole snapshot, once for each reason until it gives one.
-func (k *Keeper) noteFailed(ctx context.Context, peer string, holders int, err error) {
-	level, why := slog.LevelWarn, k.blank(err.Error())
-	if k.failures[peer].why == why {
-		level = slog.LevelDebug
+// limit returns a context that ends with ctx, and earlier for a peer that gave nothing in its time before.
+func (k *Keeper) limit(ctx context.Context, peer string) (context.Context, context.CancelFunc) {
+	limit := k.failures[peer].limit
+	if limit == 0 {
+		return context.WithCancel(ctx)
 	}
-	pause := failedPause
-	switch {
-	case ctx.Err() != nil:
-		pause = 0 // the peer has sent, and index.peer_timeout is too short for all that it has
-	case errors.Is(err, errBusy):
-		pause = time.Second
-	}
-	k.failures[peer] = failure{why, time.Now().Add(pause)}
-	k.Log.Log(ctx, level, "a peer gave no whole snapshot of its index", "peer", peer, "holders", holders, "error", why)
+	return context.WithTimeoutCause(ctx, limit, fmt.Errorf("its time is over: %v, because it used up its time before", limit))
 }
 
-// errBusy means that a peer gives other snapshots.
-var errBusy = errors.New("the peer is busy")
+// noteFailed logs that a peer gave no whole snapshot, once for each kind of failure until it gives one.
+func (k *Keeper) noteFailed(peer string, holders int, a *attempt) {
+	last, level := k.failures[peer], slog.LevelWarn
+	kind, next := explain(a.err, a.late)
+	if last.kind == kind {
+		level = slog.LevelDebug
+	}
+	pause, limit := a.pace(last.limit, k.silence, k.config.PeerTimeout)
+	k.failures[peer] = failure{kind, time.Now().Add(pause), limit}
+	why := k.blank(a.err.Error())
+	why = strings.ToValidUTF8(why[:min(len(why), 500)], "") // a peer that is no router may send a long line
+	if next != "" {
+		why += "; " + next
+	}
+	k.Log.Log(context.Background(), level, "a peer gave no whole snapshot of its index", "peer", peer, "holders", holders, "error", why)
+}
 
 // fetch asks one peer. skipped are holders of which the peer has no checkpoint, mostAsked of them at most. *room bounds
 // the memory of the checkpoints of this peer and of the ones after it: fetch subtracts what the feed took.
@@ -372,7 +371,7 @@ func (k *Keeper) fetch(ctx context.Context, peer string, places []kvfeed.Place, 
 	}
 	resp, err := k.Client.Do(req)
 	if err != nil {
-		return nil, cause(ctx, err)
+		return nil, cause(ctx, short(err))
 	}
 	defer resp.Body.Close()
 	heard.hear(resp.Body)
@@ -382,19 +381,11 @@ func (k *Keeper) fetch(ctx context.Context, peer string, places []kvfeed.Place, 
 		return nil, errItself
 	default:
 		text, _ := io.ReadAll(io.LimitReader(heard, 300))
-		err := fmt.Errorf("status %d: %s", resp.StatusCode, strings.Join(strings.Fields(string(text)), " "))
-		switch resp.StatusCode {
-		case http.StatusServiceUnavailable:
-			err = fmt.Errorf("%w: %w", errBusy, err)
-		case http.StatusUnauthorized:
-			err = fmt.Errorf("%w; give both routers the same admin key (WARMPATH_ADMIN_KEY, admin.key_file or admin.key), "+
-				"or both index services the same WARMPATH_INDEX_KEY", err)
-		}
-		return nil, err
+		return nil, &refusal{resp.StatusCode, strings.Join(strings.Fields(string(text)), " "), resp.StatusCode == http.StatusBadRequest && resp.ProtoMinor == 0}
 	}
 	r, err := newReader(heard, *room)
 	if err != nil {
-		return nil, cause(ctx, err)
+		return nil, cause(ctx, short(err))
 	}
 	r.known, r.unused = known, k.Room
 	_, err = r.each(func(c *kvfeed.Checkpoint) bool {
@@ -413,7 +404,7 @@ func (k *Keeper) fetch(ctx context.Context, peer string, places []kvfeed.Place, 
 	})
 	*room -= r.kept
 	if err != nil {
-		return skipped, cause(ctx, err)
+		return skipped, cause(ctx, short(err))
 	}
 	// The answer ends when the peer has finished its work. It would refuse a request that comes before.
 	_, _ = io.CopyN(io.Discard, heard, 1)

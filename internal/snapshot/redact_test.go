@@ -25,6 +25,9 @@ func TestAPeerThatRepeatsTheKeyShowsItToNobody(t *testing.T) {
 		"an error that is cut": func(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, strings.Repeat("x", 280)+"you sent "+key, http.StatusForbidden)
 		},
+		"a refusal that is cut": func(w http.ResponseWriter, r *http.Request) {
+			http.Error(w, strings.Repeat("x", 280)+"you sent "+key, http.StatusUnauthorized)
+		},
 		"no HTTP": func(w http.ResponseWriter, r *http.Request) {
 			conn, _, err := w.(http.Hijacker).Hijack()
 			if err == nil {

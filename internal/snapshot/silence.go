@@ -23,7 +23,7 @@ type attention struct {
 // the caller calls hear. end gives all resources back.
 func attend(ctx context.Context, limit time.Duration) (_ context.Context, a *attention, end func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	timer := time.AfterFunc(limit, func() { cancel(fmt.Errorf("it sends nothing for %v", limit)) })
+	timer := time.AfterFunc(limit, func() { cancel(fmt.Errorf("%w for %v", errSilent, limit)) })
 	return ctx, &attention{timer: timer, limit: limit}, func() {
 		timer.Stop()
 		cancel(nil)

@@ -164,12 +164,6 @@ func TestAPeerThatFailedIsLeftAloneForAWhile(t *testing.T) {
 	if n := strings.Count(log.String(), "level=WARN"); n != 1 {
 		t.Errorf("%d warnings:\n%s", n, log)
 	}
-	over, cancel := context.WithCancel(t.Context())
-	cancel()
-	k.noteFailed(over, "http://slow", 0, context.Cause(over))
-	if k.failures["http://slow"].until.After(time.Now()) {
-		t.Error("a peer that is slow at the start is not asked after it")
-	}
 	k.config.Peers = []string{bad.URL}
 	if until := time.Until(k.askForLacking(t.Context())); until <= 0 || until > failedPause {
 		t.Errorf("the only peer has failed, and is asked again after %v", until)
