@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -47,6 +48,23 @@ func TestAGiverSaysThatItIsAtWork(t *testing.T) {
 	n, err := r.each(func(*kvfeed.Checkpoint) bool { return true }, func(*skippedHolder) {})
 	if n != 1 || err != nil {
 		t.Errorf("%d holders, %v", n, err)
+	}
+}
+
+// A mistake in the code that collects a holder ends one answer, and not the router.
+func TestAPanicEndsOnlyTheAnswer(t *testing.T) {
+	e := newEngine(t, "http://a:1", 1, 5)
+	a := warmSite(t, e)
+	peer := server(t, false, a.giver.ServeHTTP)
+	a.giver.least = 0 // the holder is small
+	a.giver.rest = func(context.Context, time.Duration) { panic("a mistake") }
+	k, text := askingKeeper(t)
+	for range 2 { // the giver is not busy with the first answer for ever
+		room := int64(1 << 30)
+		k.ask(t.Context(), []string{peer}, nil, map[kvfeed.Place]bool{}, &room)
+	}
+	if all := text.String(); k.counts.peersFailed.Load() != 2 || strings.Contains(all, errBusy.Error()) || strings.Contains(all, "status") {
+		t.Errorf("%s", all)
 	}
 }
 

@@ -248,22 +248,27 @@ func writeSnapshot(ctx context.Context, to io.Writer, feed *kvfeed.Feed, places 
 	return holders, blocks, w.close()
 }
 
-// whileAlive calls work, and writes sections "alive" until work has returned.
+// whileAlive calls work, and writes sections "alive" until work has returned. work has this goroutine, so that
+// net/http recovers its panic: another goroutine would end the router.
 func whileAlive(w *writer, flush, work func()) {
-	done := make(chan struct{})
+	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() { // ends with work; whileAlive waits for it
-		defer close(done)
-		work()
-	}()
-	ticker := time.NewTicker(aliveEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-done:
-			return
-		case <-ticker.C:
-			w.alive()
-			flush()
+		defer close(stopped)
+		ticker := time.NewTicker(aliveEvery)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-ticker.C:
+				w.alive()
+				flush()
+			}
 		}
-	}
+	}()
+	defer func() {
+		close(stop)
+		<-stopped
+	}()
+	work() // does not write
 }
