@@ -39,8 +39,8 @@ type Work struct {
 	// Guess says that UncachedTokens is an estimate: nothing is learned from its duration.
 	Guess bool
 
-	// Levels are the service levels of the request, at most MaxServiceLevels; further ones do not count. The slice must
-	// not change any more, also after the reservation is released: lists of requests under way have it. nil means none.
+	// Levels are the service levels of the request, at most MaxServiceLevels; further ones do not count. nil means none.
+	// The slice must never change: lists of requests under way share it, also after the release.
 	Levels []ServiceLevel
 	// Arrived is when the request arrived, in Unix nanoseconds: the time limits of Levels count from then on. 0 is the
 	// time of the reservation.

@@ -208,7 +208,7 @@ func (s *sequence) join(r *resumption) error {
 
 // The bounds of the messages that sequences keep for a checkpoint. A checkpoint is some hundred milliseconds old when
 // it comes. A busy engine sends a hundred messages of some kilobytes in this time. If no peer has a checkpoint, a
-// sequence keeps messages for good. So all streams share 256 MiB, and each has 64 KiB at least.
+// sequence keeps messages for good. So all streams share 256 MiB; from 4,096 streams on, each has 64 KiB.
 const (
 	keptMessages   = 4096
 	mostKeptBytes  = 4 << 20

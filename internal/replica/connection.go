@@ -23,7 +23,8 @@ type connection struct {
 	short    int       // connections in a row that broke within shortLife
 	quiet    bool      // the log does not say that there is a connection, because the ones before were short
 	alone    time.Time // since when there is no connection
-	warned   bool      // the log says so
+	warned   bool      // the log says so, or that connections break
+	lasts    bool      // the log says that there is none for aloneAfter
 	warnedAt time.Time
 	advice   string // that the log gave
 }
@@ -44,7 +45,7 @@ func (c *connection) changed() bool {
 		case was:
 			c.short = 0
 		}
-		c.alone, c.warned = now, false
+		c.alone, c.warned, c.lasts = now, false, false
 		c.warnAlone(now)
 		return false
 	}
@@ -120,10 +121,10 @@ func (c *connection) warnAlone(now time.Time) {
 		gap = warnInterval
 	}
 	f := c.s.link.fault()
-	if now.Sub(c.warnedAt) < gap || c.warned && f.advice == c.advice {
+	if now.Sub(c.warnedAt) < gap || c.warned && f.advice == c.advice && (c.lasts || !long) {
 		return
 	}
-	c.warned, c.warnedAt, c.advice = true, now, f.advice
+	c.warned, c.warnedAt, c.lasts, c.advice = true, now, long, f.advice
 	to := c.s.cfg.other()
 	text := "no connection to " + to + ": this router serves alone, and tries to connect again"
 	if !long {

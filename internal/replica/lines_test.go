@@ -170,6 +170,29 @@ func TestTheLogSaysWhyConnectionsBreakSoon(t *testing.T) {
 	})
 }
 
+// The log has just said that connections break when the server stays away.
+func TestTheLogSaysThatAServerStaysAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBus(1)
+		one := b.join(t, DefaultConfig(), 1, nil)
+		book := one.logTo()
+		for range shortConnections {
+			for _, off := range []bool{false, true} {
+				b.set(func() { one.link.off = off })
+				wake(one.sync.changes)
+				testenv.Pass(lookInterval)
+			}
+		}
+		if len(book.lines("level=WARN", "breaks again and again")) != 1 {
+			t.Fatalf("the log does not say that connections break: %q", book.lines("level=WARN"))
+		}
+		testenv.Pass(10 * time.Minute)
+		if n := len(book.lines("level=WARN", "no connection")); n != 1 {
+			t.Errorf("the log says %d times that there is no connection", n)
+		}
+	})
+}
+
 // Each message is of a router that is new, or asks for a heartbeat.
 func TestHeartbeatsAreSentSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
