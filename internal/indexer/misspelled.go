@@ -25,11 +25,11 @@ func misspelled(body []byte, into any) error {
 	}
 	_ = json.Unmarshal(fields.all["sources"], &fields.sources) // readRegistration has read them
 	known := namesOf(into)
-	err := closeTo(unknown(fields.all, known), known)
+	err := closeTo(unknown(fields.all, known), known, isLike)
 	known = namesOf(registeredFrom{})
 	for _, one := range fields.sources {
 		if err == nil {
-			err = closeTo(unknown(one, known), known)
+			err = closeTo(unknown(one, known), known, isLike)
 		}
 	}
 	return err
@@ -55,12 +55,11 @@ func unknown(fields map[string]json.RawMessage, known []string) (names []string)
 	return names
 }
 
-// closeTo returns an error about the first unknown field that is close to a known name.
-func closeTo(unknown, known []string) error {
+// closeTo returns an error about the first unknown field that is close to a known name: like compares two plain names.
+func closeTo(unknown, known []string, like func(field, name string) bool) error {
 	for _, field := range unknown {
 		for _, name := range known {
-			plain, wanted := plainName(field), plainName(name)
-			if begins := len(plain) >= shortName && strings.HasPrefix(wanted, plain); begins || isClose(plain, wanted) {
+			if like(plainName(field), plainName(name)) {
 				return fmt.Errorf("there is no field %s; did you mean %s?", api.Quoted(field), name)
 			}
 		}
@@ -90,6 +89,17 @@ func plainName(name string) string {
 
 // shortName is the length below which two names may differ by a letter and mean different things.
 const shortName = 5
+
+// isLike reports whether a field begins a name, or is close to it.
+func isLike(field, name string) bool {
+	return len(field) >= shortName && strings.HasPrefix(name, field) || isClose(field, name)
+}
+
+// isLikeBeside is isLike for a field beside a chat or a completion. Their APIs have fields that begin one of ours, such
+// as LiteLLM's cache. None has the field tenant.
+func isLikeBeside(field, name string) bool {
+	return field == "tenant" && name == "tenantid" || isClose(field, name)
+}
 
 // isClose reports whether two names are equal, or one edit makes one from the other.
 func isClose(a, b string) bool {

@@ -40,11 +40,11 @@ func (q *question) readQuery(body []byte) error {
 	if r.messages && r.prompt {
 		return errors.New("the question has messages and a prompt: send one of them")
 	}
-	known := questionFields
+	known, like := questionFields, isLike
 	if r.messages || r.prompt {
-		known = ownFields
+		known, like = ownFields, isLikeBeside
 	}
-	if err := closeTo(r.unknown, known); err != nil {
+	if err := closeTo(r.unknown, known, like); err != nil {
 		return err
 	}
 	if r.messages {

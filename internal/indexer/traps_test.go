@@ -51,7 +51,8 @@ func TestAMisspelledFieldOfAQuestionIsRefused(t *testing.T) {
 	}
 	// Clients of other services send more, and a chat has the fields of its API.
 	for fields, want := range map[string]int{`"token_ids":[1],"additionalsalt":"x","router_config":{"a":1},"worker_id":7,"Modell":null`: 200,
-		`"prompt":"x","models":["m"],"groups":1,"tool_choice":"auto","metadata":{},"return_token_ids":true`: 422} {
+		`"prompt":"x","models":["m"],"groups":1,"tool_choice":"auto","metadata":{},"return_token_ids":true`: 422,
+		`"messages":[{"role":"user","content":"x"}],"cache":{"no-cache":true},"extra":1`:                    422, `"prompt":"x","extra":1,"block":1,"routing":1`: 422} {
 		if status, text := w.ask("POST", "/query", `{`+fields+`}`); status != want {
 			t.Errorf("%s: %d %s", fields, status, text)
 		}
