@@ -14,7 +14,8 @@ import (
 
 // misspelled returns an error if the body of POST /register or POST /unregister has an unknown field whose name is
 // close to that of a field of into: without it, a lease, a block size or the only rank to remove would silently not
-// count. Fields of other names are ignored, because clients of other services send more than this service needs.
+// count. Fields of other names are ignored, because clients of other services send more than this service needs. A
+// client may send to /unregister what it sent to /register.
 func misspelled(body []byte, into any) error {
 	var fields struct {
 		all     map[string]json.RawMessage
@@ -24,9 +25,8 @@ func misspelled(body []byte, into any) error {
 		return err
 	}
 	_ = json.Unmarshal(fields.all["sources"], &fields.sources) // readRegistration has read them
-	known := namesOf(into)
-	err := closeTo(unknown(fields.all, known), known, isLike)
-	known = namesOf(registeredFrom{})
+	err := closeTo(unknown(fields.all, namesOf(registerBody{})), namesOf(into), isLike)
+	known := namesOf(registeredFrom{})
 	for _, one := range fields.sources {
 		if err == nil {
 			err = closeTo(unknown(one, known), known, isLike)

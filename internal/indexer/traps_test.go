@@ -60,6 +60,15 @@ func TestAMisspelledFieldOfAQuestionIsRefused(t *testing.T) {
 	if status, text := w.ask("POST", "/unregister", `{"instance_id":"http://a","dprank":1}`); status != http.StatusBadRequest || !strings.Contains(text, "did you mean dp_rank?") {
 		t.Errorf("/unregister: %d %s", status, text)
 	}
+	for _, more := range []string{`"models":[{"id":"m"}]`, `"model":"m","replay_endpoint":"tcp://h:2","type":"vLLM","lease_seconds":60`} { // as it was registered
+		body := `{"instance_id":"http://c","endpoint":"tcp://h:1",` + more + `}`
+		if status, text := w.ask("POST", "/register", body); status != http.StatusCreated {
+			t.Errorf("/register: %s: %d %s", more, status, text)
+		}
+		if status, text := w.ask("POST", "/unregister", body); status != http.StatusOK {
+			t.Errorf("/unregister: %s: %d %s", more, status, text)
+		}
+	}
 	for _, path := range []string{"/dump?model=m", "/changes?tenant=t", "/changes?instance_id=a"} {
 		if status, text := w.ask("GET", path, ""); status != http.StatusBadRequest || !strings.Contains(text, "use model_name, tenant_id, routing_group") {
 			t.Errorf("%s: %d %s", path, status, text)
