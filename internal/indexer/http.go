@@ -362,8 +362,8 @@ const (
 	lineBytes   = 256 << 10
 )
 
-// selected returns which models a request for the changes or a dump is about. The request may also have parameters of
-// other names.
+// selected returns which models a request for the changes or a dump is about. more are further parameters that the
+// request may have; any other is an error.
 func selected(about url.Values, more ...string) (selection, error) {
 	known := append([]string{"model_name", "tenant_id", "routing_group"}, more...)
 	for name := range about {

@@ -59,7 +59,7 @@ func severalModels(snap *fleet.Snapshot, group string) error {
 	if len(served) > mostNamed {
 		all += ", …"
 	}
-	return fmt.Errorf("the question names no model, and the service has workers of several models: name one of them in model_name: %s", all)
+	return fmt.Errorf("the question names no model, and the group has workers of several models: name one of them in model_name: %s", all)
 }
 
 func noGroup(group string) error {
