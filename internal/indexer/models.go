@@ -3,6 +3,7 @@ package indexer
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/warmpath/warmpath/fleet"
@@ -83,11 +84,15 @@ func (s selection) has(model, group string) bool {
 	return true
 }
 
-// check returns an error if no worker serves what is selected. Everything may be nothing.
+// check returns an error if no worker serves what is selected, or if the model is only an adapter or another name of a
+// base model: the index is kept for base models. Everything may be nothing.
 func (s selection) check(snap *fleet.Snapshot) error {
 	switch {
 	case s.model != "":
-		_, err := poolOf(snap, s.model, s.group)
+		pool, err := poolOf(snap, s.model, s.group)
+		if err == nil && !slices.ContainsFunc(pool.Workers, func(w *fleet.Worker) bool { return w.Facts.BaseModel() == pool.Name }) {
+			err = fmt.Errorf("%s is an adapter or another name of the model %s: give the model as model_name", api.Quoted(s.model), api.Quoted(bare(pool.Model)))
+		}
 		return err
 	case s.group != "":
 		if name, _ := firstModel(snap, s.group); name == "" {

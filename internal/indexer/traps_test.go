@@ -156,6 +156,9 @@ func TestAQuestionWithoutAModelHearsTheModels(t *testing.T) {
 		t.Errorf("%d %s", status, text)
 	}
 	for _, path := range []string{"/dump", "/changes"} {
+		if status, text := w.ask("GET", path+"?model_name=sql", ""); status != http.StatusBadRequest || !strings.Contains(text, `the model \"mock\"`) {
+			t.Errorf("%s of an adapter: %d %s", path, status, text)
+		}
 		if status, text := w.ask("GET", path+"?model_name=lama", ""); status != http.StatusNotFound || !strings.Contains(text, "no worker serves the model") {
 			t.Errorf("%s: %d %s", path, status, text)
 		}
