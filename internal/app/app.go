@@ -156,7 +156,7 @@ func New(cfg *config.Config, o Options) (*App, error) {
 	forward.Network, forward.Peers = o.Network, peers
 	a.client = proxy.New(forward)
 	bodies := proxy.NewBodies(cfg.Body)
-	clients, operators := a.connections()
+	clients, operators := a.connections(cfg)
 	if err := a.readCertificates(cfg); err != nil {
 		return nil, err
 	}
@@ -223,34 +223,6 @@ func (a *App) makeAdmin(cfg *config.Config, bodies *proxy.Bodies, operators gate
 	}
 	a.admin = admin.New(cfg.Admin, parts)
 }
-
-// connections derives the limits of both listeners from the process's limit of file descriptors. A limit of zero means
-// no limit. A client that is served needs three descriptors: for its own connection, for the connection to its worker,
-// and for the kept connection on which its tokens were asked for. An eighth of the descriptors, at least 64, is
-// reserved for operators, health checks, reports, events and other uses. Another eighth, from 8 to 256, is reserved for
-// connections that are accepted only to find out whether they are probes of a load balancer. Half as many requests may
-// wait until they are served.
-func (a *App) connections() (clients, operators gateway.ConnectionLimit) {
-	limit := network.Descriptors()
-	if limit == 0 || a.options.Network != nil {
-		return clients, operators
-	}
-	reserve := max(64, limit/8)
-	clients.Spare = min(max(limit/8, 8), 256)
-	clients.Waiting = clients.Spare / 2
-	clients.Serving = max((limit-reserve-clients.Spare-clients.Waiting)/3, 1)
-	operators = gateway.ConnectionLimit{Serving: min(reserve/4, 256), Waiting: 4, Spare: 8}
-	a.log.Info("descriptors", "limit", limit, "clients", clients.Serving)
-	if limit < fewDescriptors {
-		a.log.Warn("the process may open only a few file descriptors, so further clients wait: raise the limit (ulimit -n, LimitNOFILE)",
-			"limit", limit, "clients", clients.Serving)
-	}
-	return clients, operators
-}
-
-// fewDescriptors: if the process may open fewer file descriptors, the log has a warning. A common default limit, 1,024,
-// is too low for several hundred clients.
-const fewDescriptors = 4096
 
 // expiry returns the time without a sign of life after which a request counts as lost. timeout is how long a request
 // may take; 0 is no limit. An answer in one piece gives no sign of life before its end, so the expiry is longer than

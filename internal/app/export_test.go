@@ -5,6 +5,9 @@ import (
 	"github.com/warmpath/warmpath/internal/telemetry"
 )
 
+// Divided divides a number of file descriptors.
+var Divided = divided
+
 // Telemetry returns the metrics and the recent decisions.
 func (a *App) Telemetry() *telemetry.Telemetry { return a.telemetry }
 

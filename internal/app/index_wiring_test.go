@@ -57,7 +57,22 @@ func TestAServiceBesideARouterTakesNoRegistrations(t *testing.T) {
 	alone.must(http.StatusCreated, "POST", "/register", worker, nil)
 	if few, many := r.IndexConnections(), alone.IndexConnections(); few.GRPC <= 0 || few.GRPC > 256 || many.GRPC < few.GRPC {
 		t.Errorf("connections over gRPC: %d beside a router, %d alone", few.GRPC, many.GRPC)
+	} else if few.Readers <= 0 || few.Readers > (few.GRPC+1)/2 {
+		t.Errorf("%d streams of changes in %d connections", few.Readers, few.GRPC)
 	} else if l := few.HTTP(nil, new(http.Server), nil); l == nil {
 		t.Error("connections over HTTP have no bound")
+	}
+}
+
+// The listeners beside the clients' leave file descriptors for events, health checks and reports.
+func TestTheIndexListenersLeaveDescriptorsForEvents(t *testing.T) {
+	for _, limit := range []int{256, 1024, 4096, 65536} {
+		for listeners := 1; listeners <= 3; listeners++ {
+			_, of := app.Divided(limit, listeners)
+			open := listeners*of.Serving + min(listeners, 2)*(of.Waiting+of.Spare) // nothing waits over gRPC
+			if reserve := max(64, limit/8); of.Serving <= 0 || open > reserve*3/4 {
+				t.Errorf("%d descriptors: %d listeners have up to %d connections of %d", limit, listeners, open, reserve)
+			}
+		}
 	}
 }

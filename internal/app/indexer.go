@@ -52,7 +52,7 @@ func (a *App) finishIndexService(cfg *config.Config, clients, operators gateway.
 			}
 			return out
 		},
-		Connections: indexer.Connections{GRPC: limit.Serving, HTTP: func(l net.Listener, server *http.Server, refuse http.HandlerFunc) net.Listener {
+		Connections: indexer.Connections{GRPC: limit.Serving, Readers: (limit.Serving + 1) / 2, HTTP: func(l net.Listener, server *http.Server, refuse http.HandlerFunc) net.Listener {
 			return gateway.LimitConnections(l, server, limit, refuse)
 		}},
 	})

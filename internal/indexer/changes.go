@@ -56,6 +56,7 @@ type Changes struct {
 	reading atomic.Int32 // the number of readers
 
 	behind int // maxBehind, or less in a test
+	most   int // maxReaders, or less
 
 	mu      sync.Mutex // guards the fields below; a leaf: held for microseconds, also under the locks of indexes
 	fleet   *fleet.Fleet
@@ -78,7 +79,7 @@ type reader struct {
 
 // NewChanges returns Changes of a router over f.
 func NewChanges(f *fleet.Fleet) *Changes {
-	return &Changes{fleet: f, behind: maxBehind, readers: map[*reader]struct{}{}, places: map[fleet.Holder]place{}}
+	return &Changes{fleet: f, behind: maxBehind, most: maxReaders, readers: map[*reader]struct{}{}, places: map[fleet.Holder]place{}}
 }
 
 // Made is warmpath.Options.IndexChanged: it returns the function that publishes the changes of an index.
@@ -158,7 +159,7 @@ func (c *Changes) publish(one *change) {
 func (c *Changes) read() *reader {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.readers) >= maxReaders {
+	if len(c.readers) >= c.most {
 		return nil
 	}
 	r := &reader{of: c, wake: make(chan struct{}, 1)}
@@ -193,7 +194,7 @@ func (s *Service) streamChanges(ctx context.Context, q *changeRequest, emit func
 	}
 	from := s.Changes.read()
 	if from == nil {
-		return fmt.Errorf("%w: %d streams of changes are read already", errBusy, maxReaders)
+		return fmt.Errorf("%w: %d streams of changes are read already", errBusy, s.Changes.most)
 	}
 	defer from.close()
 	defer s.Telemetry.IndexStream()()

@@ -220,6 +220,20 @@ func TestStreamsAndDumpsAreBounded(t *testing.T) {
 	}
 }
 
+// Streams last for hours, so they must leave room for questions where few connections may be open.
+func TestStreamsLeaveConnectionsForQuestions(t *testing.T) {
+	w := serve(t, Config{}, func(p *Parts) { p.Connections.Readers = 2 })
+	for range 2 {
+		defer w.changes.read().close()
+	}
+	if status, text := w.ask("GET", "/changes", ""); status != http.StatusServiceUnavailable || !strings.Contains(text, "2 streams of changes") {
+		t.Errorf("%d %s", status, text)
+	}
+	if most := serve(t, Config{}, func(p *Parts) { p.Connections.Readers = 1000 }).changes.most; most != maxReaders {
+		t.Errorf("%d streams may be read", most)
+	}
+}
+
 // A last change of a worker comes after it left.
 func TestAChangeOfAWorkerThatLeftHasItsName(t *testing.T) {
 	w := serve(t, Config{}, nil)

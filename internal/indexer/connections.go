@@ -13,6 +13,9 @@ type Connections struct {
 	HTTP func(l net.Listener, server *http.Server, refuse http.HandlerFunc) net.Listener
 	// GRPC is the number of connections over gRPC; 0: no bound. Further ones are closed at once, and clients try again.
 	GRPC int
+	// Readers is the number of streams of changes over both; 0: maxReaders, which is also the most. A stream lasts for
+	// hours. So it should be well below the other bounds, or streams leave no room for questions.
+	Readers int
 }
 
 func (c *Connections) boundHTTP(l net.Listener, server *http.Server) net.Listener {

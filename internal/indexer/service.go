@@ -81,6 +81,9 @@ func New(cfg Config, parts Parts) *Service {
 	}
 	s := &Service{Parts: parts, config: cfg, key: sha256.Sum256([]byte(cfg.Key)), dumping: make(chan struct{}, 1), callLimit: callTimeout}
 	s.bodies.most, s.bodies.spare, s.calls.most, s.streams.most = maxBodies, keptForShort, maxUnary, maxStreams*callBytes
+	if n := parts.Connections.Readers; n > 0 {
+		s.Changes.most = min(n, maxReaders)
+	}
 	s.registry = &registry{fleet: parts.Fleet, log: parts.Log, listed: parts.Listed, listedAll: parts.ListedAll, entries: map[string]*entry{}, endpoints: endpoints{registered: map[string]string{}}}
 	s.questions.New = func() any { return &question{wanted: map[string]struct{}{}} }
 	s.scored = parts.Telemetry.IndexEndpoint("grpc_Score")
