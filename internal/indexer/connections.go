@@ -1,9 +1,12 @@
 package indexer
 
 import (
+	"log/slog"
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
+	"time"
 )
 
 // Connections bounds the connections of the listeners. The zero value sets no bound.
@@ -18,26 +21,42 @@ type Connections struct {
 	Readers int
 }
 
-func (c *Connections) boundHTTP(l net.Listener, server *http.Server) net.Listener {
+// warnFull returns a function that warns, at most once a minute, that a listener refuses clients.
+func warnFull(log *slog.Logger, listener string) (full func()) {
+	var warned atomic.Int64
+	return func() {
+		now, last := time.Now().UnixNano(), warned.Load()
+		if now-last >= int64(time.Minute) && warned.CompareAndSwap(last, now) {
+			log.Warn("the index service refuses clients, because it has too many connections or requests: raise the limit of file descriptors (ulimit -n, LimitNOFILE), "+
+				"or let each process use one connection for all its questions", "listener", listener)
+		}
+	}
+}
+
+// boundHTTP calls full for each request that is refused.
+func (c *Connections) boundHTTP(l net.Listener, server *http.Server, full func()) net.Listener {
 	if c.HTTP == nil {
 		return l
 	}
 	return c.HTTP(l, server, func(w http.ResponseWriter, _ *http.Request) {
+		full()
 		problem(w, http.StatusServiceUnavailable, errConnections)
 	})
 }
 
-func (c *Connections) boundGRPC(l net.Listener) net.Listener {
+// boundGRPC calls full for each connection that is refused.
+func (c *Connections) boundGRPC(l net.Listener, full func()) net.Listener {
 	if c.GRPC == 0 {
 		return l
 	}
-	return &boundedListener{l, make(chan struct{}, c.GRPC)}
+	return &boundedListener{l, make(chan struct{}, c.GRPC), full}
 }
 
 // boundedListener closes connections for which there is no room.
 type boundedListener struct {
 	net.Listener
 	open chan struct{} // has an element for each open connection
+	full func()        // is called for each connection that is closed for want of room
 }
 
 // Accept returns the next connection for which there is room.
@@ -51,6 +70,7 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 		case l.open <- struct{}{}:
 			return &boundedConn{conn, sync.OnceFunc(func() { <-l.open })}, nil
 		default:
+			l.full()
 			_ = conn.Close()
 		}
 	}

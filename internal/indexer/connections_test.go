@@ -2,6 +2,7 @@ package indexer
 
 import (
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -14,7 +15,11 @@ import (
 
 // A connection over gRPC beyond the bound is closed at once. When another one has ended, there is room again.
 func TestConnectionsOverGRPCAreBounded(t *testing.T) {
-	w := serve(t, Config{}, func(p *Parts) { p.Connections.GRPC = 2 })
+	log := new(testenv.Buffer)
+	w := serve(t, Config{}, func(p *Parts) {
+		p.Connections.GRPC = 2
+		p.Log = slog.New(slog.NewTextHandler(log, nil))
+	})
 	w.worker("http://a", nil)
 	first := w.dial()
 	score := func() error {
@@ -45,6 +50,12 @@ func TestConnectionsOverGRPCAreBounded(t *testing.T) {
 	if served(dial()) {
 		t.Error("the third connection is served")
 	}
+	if served(dial()) {
+		t.Error("the fourth connection is served")
+	}
+	if n := strings.Count(log.String(), "ulimit -n"); n != 1 {
+		t.Errorf("%d warnings of two refused connections:\n%s", n, log)
+	}
 	if err := score(); err != nil {
 		t.Errorf("the first connection: %v", err)
 	}
@@ -54,7 +65,9 @@ func TestConnectionsOverGRPCAreBounded(t *testing.T) {
 
 // The bound of connections over HTTP is the process's. What is refused gets an answer.
 func TestConnectionsOverHTTPAreBounded(t *testing.T) {
+	log := new(testenv.Buffer)
 	w := serve(t, Config{}, func(p *Parts) {
+		p.Log = slog.New(slog.NewTextHandler(log, nil))
 		p.Connections.HTTP = func(l net.Listener, server *http.Server, refuse http.HandlerFunc) net.Listener {
 			next := server.Handler
 			server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -67,8 +80,8 @@ func TestConnectionsOverHTTPAreBounded(t *testing.T) {
 			return l
 		}
 	})
-	if status, text := w.ask("GET", "/workers", ""); status != http.StatusServiceUnavailable || !strings.Contains(text, "connections") {
-		t.Errorf("%d %s", status, text)
+	if status, text := w.ask("GET", "/workers", ""); status != http.StatusServiceUnavailable || !strings.Contains(text, "connections") || !strings.Contains(log.String(), "listener=HTTP") {
+		t.Errorf("%d %s\n%s", status, text, log)
 	}
 	if status, text := w.ask("GET", "/dump", ""); status != http.StatusOK {
 		t.Errorf("%d %s", status, text)

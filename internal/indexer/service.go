@@ -147,7 +147,7 @@ func (s *Service) serveHTTP(ctx context.Context, l net.Listener) error {
 	server.Protocols.SetHTTP1(true)
 	server.Protocols.SetHTTP2(true)            // with TLS
 	server.Protocols.SetUnencryptedHTTP2(true) // without TLS, for clients that know it beforehand (RFC 9113 §3.3)
-	l = s.Connections.boundHTTP(l, server)
+	l = s.Connections.boundHTTP(l, server, warnFull(s.Log, "HTTP"))
 	failed := make(chan error, 1)
 	go func() { failed <- s.Certificates.Serve(server, l) }() // ends when the server is shut down or closed, below
 	select {
@@ -171,7 +171,7 @@ func (s *Service) serveRPC(ctx context.Context, l net.Listener) error {
 	defer answers.running.Wait()
 	server.RegisterService(&serviceDesc, answers)
 	failed := make(chan error, 1)
-	l = s.Connections.boundGRPC(l)
+	l = s.Connections.boundGRPC(l, warnFull(s.Log, "gRPC"))
 	go func() { failed <- server.Serve(l) }() // ends when the server is stopped, below
 	select {
 	case err := <-failed:
