@@ -73,8 +73,30 @@ func (r *Router) makeIndex(base string, size int) *modelIndex {
 	x.mostExpected = r.options.MaxSpeculative
 	all := maps.Clone(*r.indexes.Load())
 	all[base] = x
+	r.dropForRoom(all, base)
 	r.indexes.Store(&all)
 	return x
+}
+
+// dropForRoom drops the oldest of the indexes without workers, apart from that of base, if there are more than
+// mostUnserved. r.mu is held.
+func (r *Router) dropForRoom(all map[string]*modelIndex, base string) {
+	if len(all) <= mostUnserved {
+		return
+	}
+	snap, unserved := r.fleet.Snapshot(), 0
+	var oldest *modelIndex
+	for model, x := range all {
+		if _, served := snap.Pool(model); served || model == base {
+			continue
+		}
+		if unserved++; oldest == nil || x.generation < oldest.generation {
+			oldest = x
+		}
+	}
+	if unserved > mostUnserved {
+		delete(all, oldest.model)
+	}
 }
 
 // MadeIndex is an index that the router made: the index of a base model. If a worker with smaller blocks joins, a new
@@ -247,6 +269,10 @@ func (r *Router) Reclaim(now int64) int {
 // keepUnserved is how long the index of a model without workers is kept. If a worker comes back within this time, its
 // blocks are still known. The fleet keeps the ids of removed holders for the same time.
 const keepUnserved = int64(time.Hour)
+
+// mostUnserved bounds the indexes of models without workers: names of models may come and go faster than an hour, such
+// as those of an index service's groups. An empty index and its metrics take some 40 KB.
+const mostUnserved = 256
 
 // dropUnserved drops the indexes of models that no worker has served for keepUnserved, and the scouts of models without
 // workers. Otherwise a worker that reports another model name at each probe would make the router grow without bound.

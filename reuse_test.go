@@ -71,6 +71,23 @@ func TestAFleetMayBeReplacedForEver(t *testing.T) {
 	}
 }
 
+// Names of models come and go within the hour in which an index without workers is kept.
+func TestFewIndexesWithoutWorkersAreKept(t *testing.T) {
+	w := newWorld(t, warmpath.Options{})
+	p := prompt(1, 160)
+	for i := range 1000 {
+		id := w.fleet.Put("http://a", fleet.Facts{Engine: fleet.EngineVLLM, BlockSize: 16, Models: []fleet.Model{{ID: fmt.Sprint("name-", i)}}})
+		w.store(w.fleet.Snapshot().ByID(id).Holders[0], p, kvindex.Stored{})
+	}
+	var models []string
+	for _, x := range w.router.IndexStats() {
+		models = append(models, x.Model)
+	}
+	if len(models) != 257 || slices.Contains(models, "name-742") || !slices.Contains(models, "name-743") || !slices.Contains(models, "name-999") {
+		t.Errorf("%d indexes, want that of the worker's model and the 256 last ones: %q", len(models), models)
+	}
+}
+
 // A worker may report a different model name at each probe. The router must not keep an index for each of these names
 // for ever.
 func TestTheIndexOfAModelThatNoWorkerServesIsDropped(t *testing.T) {
