@@ -55,7 +55,10 @@ func TestChangesAndDumpsAreThoseOfTheGroup(t *testing.T) {
 		{}: {"http://a", "http://b"}, {"", "t"}: {"http://b"}, {"", "default"}: {"http://a"}, {"m", "t"}: {"http://b"}, {"m", ""}: {"http://a"},
 	} {
 		dumped := map[string]bool{}
-		query := "?model_name=" + about.model + "&tenant_id=" + about.group
+		query := "?model_name=" + about.model
+		if about.group != "" {
+			query += "&tenant_id=" + about.group
+		}
 		for r := w.open("/dump" + query); ; {
 			l := read(t, r)
 			if l.End {

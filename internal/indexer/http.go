@@ -370,6 +370,9 @@ func selected(about url.Values, more ...string) (selection, error) {
 		if !slices.Contains(known, name) { // everything would be sent, or too much
 			return selection{}, fmt.Errorf("there is no parameter %s; use %s", api.Quoted(name), strings.Join(known, ", "))
 		}
+		if group := name == "tenant_id" || name == "routing_group"; group && about.Get(name) == "" { // elsewhere it means the group default
+			return selection{}, fmt.Errorf("%s is empty: give a group, such as default, or leave it out, which means all groups", name)
+		}
 	}
 	group, err := oneOf("tenant_id", about.Get("tenant_id"), about.Get("routing_group"))
 	return selection{about.Get("model_name"), group}, err

@@ -76,6 +76,16 @@ func TestAMisspelledFieldOfAQuestionIsRefused(t *testing.T) {
 	}
 }
 
+// In a question and a registration an empty group is the group default; here none means all.
+func TestAnEmptyGroupOfADumpIsRefused(t *testing.T) {
+	w := serve(t, Config{}, nil)
+	for _, path := range []string{"/dump?tenant_id=", "/changes?routing_group=&model_name=m"} {
+		if status, text := w.ask("GET", path, ""); status != http.StatusBadRequest || !strings.Contains(text, "is empty: give a group, such as default") {
+			t.Errorf("%s: %d %s", path, status, text)
+		}
+	}
+}
+
 func TestASharedEndpointIsSaid(t *testing.T) {
 	w := serve(t, Config{}, nil)
 	register := func(worker, group, endpoint string) string {
