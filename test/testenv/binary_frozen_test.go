@@ -87,6 +87,13 @@ func (l *load) rate(n int) float64 {
 	return float64(n) / time.Since(began).Seconds()
 }
 
+// answers returns the number of good answers.
+func (l *load) answers() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.served
+}
+
 // TestAFrozenWorkerCostsASecond freezes one of two workers with SIGSTOP. When the router has noticed this, the
 // throughput must be at least 95 % of the throughput that the other worker has alone. An engine runs 8 requests at the
 // same time, each for a fixed time, and more requests wait. So the engines limit the throughput, not this machine.
