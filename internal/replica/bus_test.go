@@ -45,6 +45,12 @@ type busLink struct {
 	unread [][]byte      // what came meanwhile
 }
 
+// cut ends the connection, or restores it if off is false, and the router notices at once.
+func (l *busLink) cut(off bool) {
+	l.bus.set(func() { l.off = off })
+	wake(l.s.changes)
+}
+
 // freeze makes the router's process stand still: it sends nothing, reads nothing, and looks at nothing. The function
 // that freeze returns lets it go on. The process then reads what came meanwhile, before its next look or after it.
 func (l *busLink) freeze() (thaw func(readFirst bool)) {

@@ -104,22 +104,19 @@ func TestAConnectionThatComesAndGoesDoesNotFloodTheLog(t *testing.T) {
 		book := one.logTo()
 		for range 20 {
 			for _, off := range []bool{true, false} {
-				b.set(func() { one.link.off = off })
-				wake(one.sync.changes)
+				one.link.cut(off)
 				testenv.Pass(1500 * time.Millisecond)
 			}
 		}
 		if n := len(book.lines("serves alone")); n < 2 || n > 7 {
 			t.Errorf("the log warns %d times in a minute", n)
 		}
-		b.set(func() { one.link.off = true })
-		wake(one.sync.changes)
+		one.link.cut(true)
 		testenv.Pass(time.Minute) // it says so of a connection that stays away
 		before := len(book.lines("serves alone"))
 		for range 200 {
 			for _, off := range []bool{false, true} {
-				b.set(func() { one.link.off = off })
-				wake(one.sync.changes)
+				one.link.cut(off)
 				testenv.Pass(100 * time.Millisecond)
 			}
 		}
@@ -137,8 +134,7 @@ func TestTheLogSaysWhyConnectionsBreakSoon(t *testing.T) {
 		testenv.Pass(2 * shortLife)
 		book := one.logTo()
 		change := func(off bool) {
-			b.set(func() { one.link.off = off })
-			wake(one.sync.changes)
+			one.link.cut(off)
 			testenv.Pass(lookInterval)
 		}
 		change(true)
@@ -178,8 +174,7 @@ func TestTheLogSaysThatAServerStaysAway(t *testing.T) {
 		book := one.logTo()
 		for range shortConnections {
 			for _, off := range []bool{false, true} {
-				b.set(func() { one.link.off = off })
-				wake(one.sync.changes)
+				one.link.cut(off)
 				testenv.Pass(lookInterval)
 			}
 		}

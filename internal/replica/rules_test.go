@@ -85,8 +85,7 @@ func TestRequestsFromBeforeASilenceAreNotLearnedAgain(t *testing.T) {
 			if restarted {
 				two.restart()
 			}
-			b.set(func() { one.link.off = false })
-			wake(one.sync.changes)
+			one.link.cut(false)
 			testenv.Pass(3 * time.Second)
 			if s := two.sync.Status(); len(s.Peers) != 1 || s.Counts.Repairs < 2 {
 				t.Fatalf("the router is not back: %+v", s)

@@ -25,8 +25,7 @@ func oneAtATime(n int) *tenant.Registry {
 func TestALostMessageAboutATenantIsRepaired(t *testing.T) {
 	for name, cut := range map[string]func(b *bus, one *member, off bool){
 		"the connection of the router is cut": func(b *bus, one *member, off bool) {
-			b.set(func() { one.link.off = off })
-			wake(one.sync.changes)
+			one.link.cut(off)
 		},
 		"packets are lost": func(b *bus, one *member, off bool) {
 			b.set(func() {

@@ -172,8 +172,7 @@ func TestADeadRoutersLoadIsGoneWithinTwoSeconds(t *testing.T) {
 		if two.requests() != 0 || len(two.sync.Status().Peers) != 0 {
 			t.Errorf("2 s after its death: %d requests", two.requests())
 		}
-		b.set(func() { one.link.off = false }) // it was only stalled
-		wake(one.sync.changes)
+		one.link.cut(false) // it was only stalled
 		testenv.Pass(500 * time.Millisecond)
 		if two.requests() != 5 {
 			t.Errorf("after the stalled router came back: %d requests", two.requests())
@@ -207,8 +206,7 @@ func TestARouterThatConnectsAgainWantsHeartbeats(t *testing.T) {
 		})
 		wake(one.sync.changes)
 		testenv.Pass(time.Second)
-		b.set(func() { one.link.off = false })
-		wake(one.sync.changes)
+		one.link.cut(false)
 		testenv.Pass(time.Second)
 		b.set(func() {
 			if hellos != 1 {

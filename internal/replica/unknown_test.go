@@ -100,8 +100,7 @@ func TestTheLogSaysWhetherOtherRoutersAreHeard(t *testing.T) {
 		book := one.logTo()
 		again := func() {
 			for _, off := range []bool{true, false} {
-				b.set(func() { one.link.off = off })
-				wake(one.sync.changes)
+				one.link.cut(off)
 				testenv.Pass(100 * time.Millisecond)
 			}
 		}
