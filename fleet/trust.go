@@ -46,4 +46,7 @@ type trustState struct {
 
 // initialTrust is the trust before the first event: entries are learned from requests, as for a worker that publishes
 // no events.
-var initialTrust = trustState{TrustApproximate, "no events: learned from requests"}
+var initialTrust = trustState{TrustApproximate, "no events: " + LearnedFromRequests}
+
+// LearnedFromRequests ends the reason of a trust if the router learns the cache from the requests that it sends.
+const LearnedFromRequests = "learned from requests"

@@ -3,6 +3,7 @@ package kvfeed
 import (
 	"time"
 
+	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/kvevent"
 )
 
@@ -100,7 +101,7 @@ func (c *Config) learned(separator string) string {
 	if c.Unrouted {
 		return ""
 	}
-	return separator + "learned from requests"
+	return separator + fleet.LearnedFromRequests
 }
 
 func (c *Config) assumed() kvevent.Keys {

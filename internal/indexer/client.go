@@ -404,7 +404,7 @@ func (c *Client) apply(snap *fleet.Snapshot, list *listing) {
 			case v.refused[w.Facts.BaseModel()]:
 				c.tell(snap, h, fleet.TrustNone, "the index service makes other keys for the model: see the log")
 			case at == nil:
-				c.tell(snap, h, fleet.TrustApproximate, "the index service does not know the rank: "+learned)
+				c.tell(snap, h, fleet.TrustApproximate, "the index service does not know the rank: "+fleet.LearnedFromRequests)
 				if last, has := c.registered[w.URL]; has && c.refused[w.URL] == "" {
 					c.registered[w.URL] = sent{tried: last.tried} // it was registered at a service that has ended
 				}

@@ -6,13 +6,10 @@ import (
 	"github.com/warmpath/warmpath/fleet"
 )
 
-// learned ends the reasons of a trust of a router that learns the cache from the requests that it sends.
-const learned = "learned from requests"
-
 // unlearned returns the reason of a trust without the part that says how a router learns the cache: a process that
 // sends no requests learns nothing from them.
 func unlearned(why string) string {
-	rest, ends := strings.CutSuffix(why, learned)
+	rest, ends := strings.CutSuffix(why, fleet.LearnedFromRequests)
 	if !ends {
 		return why
 	}
@@ -22,8 +19,8 @@ func unlearned(why string) string {
 // relearned returns the reason of a trust that a service has, as a router says it: the router learns the cache of a
 // rank from its own requests if the trust is approximate.
 func relearned(t fleet.Trust, why string) string {
-	if t != fleet.TrustApproximate || strings.Contains(why, learned) {
+	if t != fleet.TrustApproximate || strings.Contains(why, fleet.LearnedFromRequests) {
 		return why
 	}
-	return why + "; " + learned
+	return why + "; " + fleet.LearnedFromRequests
 }

@@ -287,10 +287,10 @@ func TestTheReasonOfATrustIsTrueWhereItStands(t *testing.T) {
 		why            string
 		service, there string // the reason at the service, and at a router that asks it
 	}{
-		{false, unreachable + "; " + learned, unreachable, unreachable + "; " + learned},
-		{false, "no events: " + learned, "no events", "no events; " + learned},
-		{false, "test", "test", "test; " + learned},
-		{true, unreachable + "; " + learned, unreachable + "; " + learned, unreachable + "; " + learned},
+		{false, unreachable + "; " + fleet.LearnedFromRequests, unreachable, unreachable + "; " + fleet.LearnedFromRequests},
+		{false, "no events: " + fleet.LearnedFromRequests, "no events", "no events; " + fleet.LearnedFromRequests},
+		{false, "test", "test", "test; " + fleet.LearnedFromRequests},
+		{true, unreachable + "; " + fleet.LearnedFromRequests, unreachable + "; " + fleet.LearnedFromRequests, unreachable + "; " + fleet.LearnedFromRequests},
 	} {
 		w := serve(t, Config{}, func(p *Parts) { p.Routes = c.routes })
 		here := w.worker("http://a", nil)

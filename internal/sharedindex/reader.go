@@ -219,7 +219,7 @@ func (r *Reader) unknown(w *fleet.Worker, h fleet.Holder, why string) {
 	if o, was := r.trusted[h]; was && !o.learned || len(w.Facts.Events) == 0 {
 		return
 	}
-	r.trust(h, opinion{fleet.TrustApproximate, "learned from requests, because " + why, true})
+	r.trust(h, opinion{fleet.TrustApproximate, fleet.LearnedFromRequests + ", because " + why, true})
 }
 
 // nobodyWrites is what to do if a shared index has no writer.
