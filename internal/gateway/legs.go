@@ -323,11 +323,11 @@ func (l *legs) together(ctx context.Context, prefill, decode blame) (proxy.Resul
 		l.first = x.g.Client.Forward(prefillCtx, &l.attempt)
 		l.at = time.Now()
 		l.free(&l.first, l.at)
-		once()
 		if l.first.Class != proxy.Success && prefillCtx.Err() == nil {
 			l.broke.Store(true)
 			giveUp() // the decode worker would wait for blocks that never come
 		}
+		once() // last: whoever waits for it reads broke
 	}()
 	// If the prefill leg never arrives, the decode engine may keep its blocks for minutes. So the decode leg is sent
 	// only when the prefill worker has received its leg.

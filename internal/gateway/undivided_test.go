@@ -217,15 +217,14 @@ func TestTheLegsAndTransfersOfRequestsAreMetrics(t *testing.T) {
 // A decode engine keeps the blocks of a leg whose prefill leg never comes: so it gets none if the prefill worker cannot
 // be reached.
 func TestNoDecodeLegIsSentBeforeThePrefillLeg(t *testing.T) {
-	gone := mock(t, nil)
-	_ = gone.Die()
+	gone := fmt.Sprintf("http://127.0.0.1:%d", testenv.FreePort(t)) // nobody listens there
 	var asked atomic.Int64
 	decode := worker(t, func(_ http.ResponseWriter, r *http.Request) {
 		if _, _ = io.Copy(io.Discard, r.Body); strings.HasSuffix(r.URL.Path, "/completions") {
 			asked.Add(1)
 		}
 	})
-	f := together(t, gone.URL(), decode)
+	f := together(t, gone, decode)
 	for range 5 {
 		resp, err := f.client.Post(f.url+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"a b c","max_tokens":4}`))
 		if err != nil {
