@@ -1,0 +1,58 @@
+package network
+
+import (
+	"sync"
+	"time"
+)
+
+// MostLate is how many more answers may be late than in time. One late answer says little: this machine may be busy.
+const MostLate = 8
+
+const (
+	firstRest = time.Second
+	lastRest  = time.Minute
+)
+
+// Lateness counts the late answers of one server, and says when the server is left alone. A router waits for an index
+// service or a shared index for some milliseconds in each request. If most answers take longer, it must not wait. The
+// zero value is ready. All methods are safe for concurrent use. It reads no clock.
+type Lateness struct {
+	mu    sync.Mutex
+	late  int           // late answers less those in time since the last rest; at least 0
+	rest  time.Duration // the last rest; 0: there was none, or it was long ago
+	until time.Time     // when the last rest ends
+}
+
+// InTime records an answer in time.
+func (l *Lateness) InTime() {
+	l.mu.Lock()
+	l.late = max(0, l.late-1)
+	l.mu.Unlock()
+}
+
+// Late records an answer that was late. If now most answers are late, it returns how long to leave the server alone: one
+// second the first time, and twice as long each time that most answers are late again within a minute after a rest, but
+// at most a minute. Otherwise, and during a rest, it returns 0.
+func (l *Lateness) Late(now time.Time) (rest time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now.Before(l.until) {
+		return 0
+	}
+	if l.late++; l.late < MostLate {
+		return 0
+	}
+	if now.Sub(l.until) > lastRest { // also if there was no rest
+		l.rest = 0
+	}
+	l.late, l.rest = 0, min(max(firstRest, 2*l.rest), lastRest)
+	l.until = now.Add(l.rest)
+	return l.rest
+}
+
+// Resting reports whether the server is left alone.
+func (l *Lateness) Resting(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return now.Before(l.until)
+}
