@@ -93,6 +93,7 @@ func TestARegistrationIsBoundedAndEndsWithItsLease(t *testing.T) {
 		}
 		p.ListedAll = func() map[string]string { return nil }
 	})
+	w.stop() // the running service would end leases by the real clock
 	g := w.service.registry
 	now := time.Unix(1000, 0)
 	r := func(worker string, lease time.Duration) *registration {
@@ -132,6 +133,7 @@ func TestARegistrationIsBoundedAndEndsWithItsLease(t *testing.T) {
 // still there, with all its ranks.
 func TestALeaseNeitherEndsNorNarrowsARegistrationForGood(t *testing.T) {
 	w := serve(t, Config{}, nil)
+	w.stop() // the running service would end leases by the real clock
 	g, now := w.service.registry, time.Unix(1000, 0)
 	register := func(r *registration) bool {
 		t.Helper()
@@ -243,6 +245,7 @@ func TestEndpointsThatAWorkerNoLongerHasAreForgotten(t *testing.T) {
 // that nobody waits long for its lock.
 func TestLeasesThatEndTogetherMakeOneSnapshot(t *testing.T) {
 	w := serve(t, Config{}, nil)
+	w.stop() // the running service would end leases by the real clock
 	g, now := w.service.registry, time.Unix(1000, 0)
 	for i := range 50 {
 		r := &registration{worker: fmt.Sprint(i), models: []fleet.Model{{ID: "m"}}, ranks: 1, lease: time.Second}
