@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -260,14 +261,6 @@ func TestProbeSaysWhyAWorkerIsUnusable(t *testing.T) {
 		{"not an engine", serve(t, answers{}), "GET /v1/models answered 404 Not Found: 404 page not found; is the worker's URL right?"},
 		{"not JSON", serve(t, answers{"GET /v1/models": "<html>"}), "GET /v1/models: read JSON"},
 		{"key needed", serve(t, answers{"GET /v1/models": "401 {}"}), "refuses the router's questions without a key; write its key into the file"},
-		{"endless", serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			fmt.Fprint(w, `{"data":[{"id":"`)
-			for range maxJSON / 1000 {
-				if _, err := fmt.Fprint(w, strings.Repeat("x", 1010)); err != nil {
-					return
-				}
-			}
-		})), "longer than 4194304 bytes"},
 		{"redirect", serve(t, http.RedirectHandler("http://example.invalid/", http.StatusFound)), "answered 302"},
 	}
 	closed.Close() // not before the other servers listen: one of them could get its port
@@ -281,6 +274,34 @@ func TestProbeSaysWhyAWorkerIsUnusable(t *testing.T) {
 			}
 		})
 	}
+}
+
+// In virtual time, since a busy machine may take longer to read the answer than a probe waits.
+func TestAProbeReadsNoEndlessAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := network.NewMemory()
+		l, err := memory.Host("10.0.0.1").Listen("tcp", "10.0.0.1:8000")
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprint(w, `{"data":[{"id":"`)
+			for range maxJSON / 1000 {
+				if _, err := fmt.Fprint(w, strings.Repeat("x", 1010)); err != nil {
+					return
+				}
+			}
+		})}
+		done := make(chan struct{})
+		go func() { defer close(done); _ = server.Serve(l) }()
+		defer func() { _ = server.Close(); <-done }()
+		client := NewClient(memory.Host("10.0.0.2"), nil)
+		defer client.CloseIdleConnections()
+		const url, want = "http://10.0.0.1:8000", "longer than 4194304 bytes"
+		if _, err := Probe(t.Context(), client, Target{URL: url}); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), url) {
+			t.Errorf("error %v, want one with %q and the URL", err, want)
+		}
+	})
 }
 
 func TestProbeSendsTheKey(t *testing.T) {
