@@ -9,8 +9,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
 	"github.com/warmpath/warmpath/internal/gateway"
 	"github.com/warmpath/warmpath/policy"
@@ -219,45 +221,48 @@ func TestHeldRequestsOfLegsWaitForADecodeWorker(t *testing.T) {
 // A prefill worker whose queue is longer than the router knows ends legs one after the other. Its legs are not given
 // up.
 func TestASlowPrefillWorkerThatEndsLegsKeepsItsQueue(t *testing.T) {
-	const legs, each, limit = 6, 150 * time.Millisecond, 300 * time.Millisecond
-	f := serveLegs(t, func(s *settings) { s.policy, s.gateway.TransferTimeout = "kv_aware", limit })
-	turn := make(chan struct{}, 1)
-	prefill := worker(t, func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
-		turn <- struct{}{}
-		defer func() { <-turn }()
-		select {
-		case <-time.After(each):
-		case <-r.Context().Done():
-			return
-		}
-		_, _ = io.WriteString(w, `{"model":"m","choices":[{"index":0,"text":"a","finish_reason":"length"}],`+
-			`"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[[1]],"remote_engine_id":"e","remote_request_id":"r","remote_host":"10.0.0.1","remote_port":5600,"tp_size":1},`+
-			`"usage":{"prompt_tokens":2,"completion_tokens":1}}`)
-	})
-	decode := worker(t, func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, `{"model":"m","choices":[{"index":0,"text":"b","finish_reason":"stop"}],"usage":{"prompt_tokens":2,"completion_tokens":2}}`)
-	})
-	for url, role := range map[string]fleet.Role{prefill: fleet.RolePrefill, decode: fleet.RoleDecode} {
-		f.fleet.Put(url, fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m"}}, BlockSize: 16, Role: role, Transfer: fleet.Transfer{Connector: "nixl"}})
-	}
-	var all sync.WaitGroup
-	for range legs { // the last one waits for 0.9 s
-		all.Go(func() {
-			resp, err := f.client.Post(f.url+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"x"}`))
-			if err != nil {
-				t.Error(err)
+	synctest.Test(t, func(t *testing.T) {
+		const legs, each, limit = 6, 150 * time.Millisecond, 300 * time.Millisecond
+		const prefill, decode = "http://10.0.0.1:80", "http://10.0.0.2:80"
+		turn := make(chan struct{}, 1)
+		how := rig{gateway: gateway.DefaultConfig(), answer: func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			if "http://"+r.Host == decode {
+				_, _ = io.WriteString(w, `{"model":"m","choices":[{"index":0,"text":"b","finish_reason":"stop"}],"usage":{"prompt_tokens":2,"completion_tokens":2}}`)
 				return
 			}
-			_ = resp.Body.Close()
-		})
-	}
-	all.Wait()
-	for _, r := range f.Telemetry.Last(legs) {
-		if r.Attempts != 1 || r.PrefillWorker == "" {
-			t.Errorf("%d attempts, %s", r.Attempts, r.Failed)
+			turn <- struct{}{}
+			defer func() { <-turn }()
+			if takes(r, each); r.Context().Err() != nil {
+				return
+			}
+			_, _ = io.WriteString(w, `{"model":"m","choices":[{"index":0,"text":"a","finish_reason":"length"}],`+
+				`"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[[1]],"remote_engine_id":"e","remote_request_id":"r","remote_host":"10.0.0.1","remote_port":5600,"tp_size":1},`+
+				`"usage":{"prompt_tokens":2,"completion_tokens":1}}`)
+		}}
+		how.gateway.TransferTimeout = limit
+		x := askEnginesAs(t, how, 2, time.Hour, time.Millisecond)
+		if err := x.Router.ChangePolicies(warmpath.PolicyChange{Standard: "kv_aware", Legs: warmpath.Legs{Mode: policy.ModeAlways}}); err != nil {
+			t.Fatal(err)
 		}
-	}
+		for url, role := range map[string]fleet.Role{prefill: fleet.RolePrefill, decode: fleet.RoleDecode} {
+			x.fleet.Put(url, fleet.Facts{Engine: fleet.EngineVLLM, Models: []fleet.Model{{ID: "m"}}, BlockSize: 16, Role: role, Transfer: fleet.Transfer{Connector: "nixl"}})
+		}
+		began := time.Now()
+		var all sync.WaitGroup
+		for range legs {
+			all.Go(func() { x.complete("[1,2]") })
+		}
+		all.Wait()
+		if took := time.Since(began); took < legs*each || took > legs*each+each {
+			t.Errorf("the last leg waited for its %d turns of %v: %v", legs, each, took)
+		}
+		for _, r := range x.Telemetry.Last(legs) {
+			if r.Attempts != 1 || r.PrefillWorker == "" {
+				t.Errorf("%d attempts, %s", r.Attempts, r.Failed)
+			}
+		}
+	})
 }
 
 // The client never sees the parameters of the transfer, also if an engine sends them in a stream.
