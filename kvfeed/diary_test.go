@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -297,13 +296,9 @@ func script(t testing.TB, typ zmtp.Type, onMessage func(*zmtp.Peer, [][]byte)) *
 	return s
 }
 
-// nobody returns an endpoint at which nothing listens.
+// nobody returns an endpoint at which nothing listens. The test may listen there later, and again: the system gives the
+// port to no other process.
 func nobody(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return "tcp://" + l.Addr().String()
+	return fmt.Sprintf("tcp://127.0.0.1:%d", testenv.FreePort(t))
 }

@@ -153,7 +153,7 @@ func TestWithoutReplayHistoryIsMissingUntilAReset(t *testing.T) {
 }
 
 func TestEngineThatRestartsIsForgotten(t *testing.T) {
-	p, stop := publish(t, mockengine.PublisherConfig{Endpoint: anyPort, Replay: anyPort})
+	p, stop := publish(t, mockengine.PublisherConfig{Endpoint: nobody(t), Replay: nobody(t)})
 	f := followed(p)
 	for i := range 20 {
 		p.Publish(vllm(t, stored(i, 0, 64, 16)))
@@ -241,7 +241,7 @@ func TestFleetThatChangesIsFollowed(t *testing.T) {
 }
 
 func TestUnreachableEventsAreApproximate(t *testing.T) {
-	p, stop := publish(t, mockengine.PublisherConfig{Endpoint: anyPort})
+	p, stop := publish(t, mockengine.PublisherConfig{Endpoint: nobody(t)})
 	f := followed(p)
 	stop()
 	r := newRig(t, Config{Stream: quick})
@@ -274,7 +274,7 @@ func TestEnginesThatDialAreFollowed(t *testing.T) {
 }
 
 func TestAnEngineThatConnectsReplacesAnEndpointWithoutAnswer(t *testing.T) {
-	dead, stop := publish(t, mockengine.PublisherConfig{Endpoint: anyPort})
+	dead, stop := publish(t, mockengine.PublisherConfig{Endpoint: nobody(t)})
 	f := followed(dead)
 	stop()
 	r := listening(t)

@@ -38,7 +38,7 @@ var anySource = fleet.EventSource{Endpoint: "tcp://127.0.0.1:*", Replay: "tcp://
 func TestWeFollowARealPublisher(t *testing.T) {
 	for _, form := range []string{"topic", "plain"} {
 		t.Run(form, func(t *testing.T) {
-			p, src := realEngine(t, "a", anySource, "10000", form)
+			p, src := realEngine(t, "a", fleet.EventSource{Endpoint: nobody(t), Replay: nobody(t)}, "10000", form)
 			src.Topic = "kv@"
 			order(t, p, "publish", 200)
 			cfg := quickStream
@@ -116,7 +116,7 @@ func TestARealEngineThatDialsIsFollowed(t *testing.T) {
 	r := newRig(t, Config{Stream: quick, Listen: "ipc://" + filepath.Join(t.TempDir(), "s")})
 	r.fleet.Put("http://a:1", facts(fleet.EngineVLLM, 16))
 	r.run()
-	p, _ := realEngine(t, "a", fleet.EventSource{Endpoint: r.feed.ListenEndpoint(), Replay: nobody(t)}, "1000", "topic", "connect")
+	p, _ := realEngine(t, "a", fleet.EventSource{Endpoint: r.feed.ListenEndpoint(), Replay: anySource.Replay}, "1000", "topic", "connect")
 	var n uint64
 	r.eventually("a message", func() bool {
 		n = order(t, p, "publish", 1)

@@ -3,11 +3,13 @@ package main
 import (
 	"bytes"
 	"context"
-	"net"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmpath/warmpath/test/testenv"
 )
 
 func TestValuesUpToTheNextFlagBelongToAFlagWithManyValues(t *testing.T) {
@@ -29,12 +31,7 @@ func TestValuesUpToTheNextFlagBelongToAFlagWithManyValues(t *testing.T) {
 
 // A router with the command line of another router serves, and its log says what each flag became.
 func TestTheCommandLineOfAnotherRouterServes(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	l.Close()
+	port := strconv.Itoa(testenv.FreePort(t))
 	root := newRoot()
 	var log bytes.Buffer
 	root.SetErr(&log)

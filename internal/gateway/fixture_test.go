@@ -141,12 +141,7 @@ func worker(t *testing.T, answer http.HandlerFunc) string {
 // dead returns the URL of a worker that refuses connections.
 func dead(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return "http://" + l.Addr().String()
+	return fmt.Sprintf("http://127.0.0.1:%d", testenv.FreePort(t))
 }
 
 const (

@@ -217,7 +217,7 @@ func TestTheLegsAndTransfersOfRequestsAreMetrics(t *testing.T) {
 // A decode engine keeps the blocks of a leg whose prefill leg never comes: so it gets none if the prefill worker cannot
 // be reached.
 func TestNoDecodeLegIsSentBeforeThePrefillLeg(t *testing.T) {
-	gone := fmt.Sprintf("http://127.0.0.1:%d", testenv.FreePort(t)) // nobody listens there
+	gone := dead(t)
 	var asked atomic.Int64
 	decode := worker(t, func(_ http.ResponseWriter, r *http.Request) {
 		if _, _ = io.Copy(io.Discard, r.Body); strings.HasSuffix(r.URL.Path, "/completions") {

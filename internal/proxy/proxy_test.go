@@ -354,14 +354,10 @@ func TestACutBodyIsVisiblyCut(t *testing.T) {
 }
 
 func TestAnAttemptIsRetryableUntilAByteReachesTheClient(t *testing.T) {
-	unused, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	unused.Close()
+	unused := fmt.Sprintf("http://127.0.0.1:%d", testenv.FreePort(t))
 	f := func(name string, class Class, answer string) {
 		t.Run(name, func(t *testing.T) {
-			url := "http://" + unused.Addr().String()
+			url := unused
 			if answer != "" {
 				url = answering(t, false, strings.TrimPrefix(answer, "-")).url
 			}

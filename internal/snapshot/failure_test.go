@@ -38,12 +38,7 @@ func askingKeeper(t *testing.T) (*Keeper, *testenv.Buffer) {
 // closed returns an address at which nothing listens.
 func closed(t *testing.T) (url string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = l.Close()
-	return "http://" + l.Addr().String()
+	return fmt.Sprintf("http://127.0.0.1:%d", testenv.FreePort(t))
 }
 
 // server returns the address of a peer. tls says that it speaks TLS.

@@ -288,11 +288,6 @@ func TestAPeerThatCannotHelpCostsABoundedTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	dead, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dead.Close()
 	serve := func(answer http.HandlerFunc) string {
 		s := httptest.NewServer(answer)
 		t.Cleanup(s.Close)
@@ -303,7 +298,7 @@ func TestAPeerThatCannotHelpCostsABoundedTime(t *testing.T) {
 	other[len(magic)] = 9
 	cold := newSite(t, Config{}, e)
 	peers := map[string]struct{ url, why string }{
-		"dead":   {"http://" + dead.Addr().String(), "refused"},
+		"dead":   {closed(t), "refused"},
 		"silent": {"http://" + silent.Addr().String(), "index.peer_timeout"},
 		"key": {serve(func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, "the admin key is wrong", http.StatusUnauthorized)

@@ -231,7 +231,7 @@ func TestASlowSubscriberLosesMessagesAndBlocksNobody(t *testing.T) {
 }
 
 func TestAPublisherThatComesBackIsFoundAgain(t *testing.T) {
-	pub, stop := start(t, PUB, "tcp://127.0.0.1:0", Config{Bind: true})
+	pub, stop := start(t, PUB, fmt.Sprintf("tcp://127.0.0.1:%d", testenv.FreePort(t)), Config{Bind: true})
 	endpoint := pub.Endpoint()
 	o := newProbe()
 	start(t, SUB, endpoint, o.attach(Config{Topics: []string{""}}))
