@@ -19,10 +19,10 @@ import (
 )
 
 // twoWay runs a gateway in front of a prefill and a decode engine that exchange blocks in both directions. A decode
-// engine keeps the blocks of its answers for the time kept.
-func twoWay(t *testing.T, kept time.Duration) *divided {
+// engine keeps the blocks of its answers for the time kept. A transfer takes at most the time limit.
+func twoWay(t *testing.T, kept, limit time.Duration) *divided {
 	t.Helper()
-	d := &divided{fixture: serve(t, func(s *settings) { s.policy, s.gateway.TransferTimeout = "kv_aware", 500*time.Millisecond })}
+	d := &divided{fixture: serve(t, func(s *settings) { s.policy, s.gateway.TransferTimeout = "kv_aware", limit })}
 	if err := d.Router.ChangePolicies(warmpath.PolicyChange{Standard: "kv_aware", Legs: warmpath.Legs{Mode: policy.ModeAlways}}); err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func promptOf(n int) []int {
 // prefill worker of another conversation does not.
 func TestTheNextTurnReadsTheAnswersBlocks(t *testing.T) {
 	alone := mock(t, nil)
-	d := twoWay(t, 0)
+	d := twoWay(t, 0, time.Minute)
 	prompt := promptOf(300)
 	for turn := range 3 {
 		made, want := answerOf(t, alone, turnOf(prompt, 1000, `,"return_token_ids":true`))
@@ -117,7 +117,7 @@ func TestTheNextTurnReadsTheAnswersBlocks(t *testing.T) {
 // If the next turn does not read the blocks, the decode worker frees them, and does not wait until their time is over.
 func TestBlocksThatTheNextTurnDoesNotNeedAreReleased(t *testing.T) {
 	alone := mock(t, nil)
-	d := twoWay(t, 2*time.Second)
+	d := twoWay(t, 2*time.Second, time.Minute)
 	prompt := promptOf(300)
 	for range 3 {
 		made, want := answerOf(t, alone, turnOf(prompt, 20, `,"return_token_ids":true`))
@@ -139,7 +139,7 @@ func TestBlocksThatTheNextTurnDoesNotNeedAreReleased(t *testing.T) {
 // The engine may have freed the blocks before the router expects it. The prefill leg is then sent again without them.
 func TestAPrefillLegThatCannotReadItsTurnIsSentAgain(t *testing.T) {
 	alone := mock(t, nil)
-	d := twoWay(t, 50*time.Millisecond)
+	d := twoWay(t, 50*time.Millisecond, time.Minute)
 	prompt := promptOf(300)
 	for turn := range 3 {
 		made, want := answerOf(t, alone, turnOf(prompt, 1000, `,"return_token_ids":true`))
@@ -159,7 +159,7 @@ func TestAPrefillLegThatCannotReadItsTurnIsSentAgain(t *testing.T) {
 // A read that never ends does not hold up the request.
 func TestAPrefillLegDoesNotWaitForItsTurnWithoutEnd(t *testing.T) {
 	alone := mock(t, nil)
-	d := twoWay(t, 0)
+	d := twoWay(t, 0, 500*time.Millisecond)
 	first := promptOf(300)
 	made, _ := answerOf(t, alone, turnOf(first, 1000, `,"return_token_ids":true`))
 	if status, got, _ := d.ask(t, "/v1/completions", turnOf(first, 1000, "")); status != http.StatusOK {
