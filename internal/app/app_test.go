@@ -73,6 +73,14 @@ func start(t *testing.T, load func() (*config.Config, error), engines ...*mocken
 	return startWith(t, settings(engines...), app.Options{Log: slog.New(slog.DiscardHandler), Load: load})
 }
 
+// startPatiently does the same with so long a budget that each request gets its token ids, also on a busy machine.
+func startPatiently(t *testing.T, engines ...*mockengine.Server) *router {
+	t.Helper()
+	cfg := settings(engines...)
+	cfg.Tokens.Budget = time.Hour
+	return startWith(t, cfg, app.Options{Log: slog.New(slog.DiscardHandler)})
+}
+
 func startWith(t *testing.T, cfg *config.Config, options app.Options) *router {
 	t.Helper()
 	r := build(t, cfg, options)
@@ -112,7 +120,7 @@ func settings(engines ...*mockengine.Server) *config.Config {
 	cfg := config.Default()
 	cfg.Listen, cfg.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0"
 	cfg.Health.Retry = 10 * time.Millisecond
-	cfg.Tokens.Budget = time.Second // enough for a request to get its token ids even on a slow machine
+	cfg.Tokens.Budget = 10 * time.Second // the longest that a file may set: a request waits for its token ids 0.2 s at least
 	for _, e := range engines {
 		cfg.Workers = append(cfg.Workers, discovery.Target{URL: e.URL()})
 	}
@@ -171,7 +179,7 @@ func (r *router) chat(text string) (*http.Response, string) {
 
 func TestPromptsGoHomeAndPredictionsAreRight(t *testing.T) {
 	engines := []*mockengine.Server{engine(t, nil), engine(t, nil), engine(t, nil)}
-	r := start(t, nil, engines...)
+	r := startPatiently(t, engines...)
 	r.exact(3)
 	homes := map[string]string{}
 	prompts := []string{strings.Repeat("alpha beta ", 60), strings.Repeat("gamma delta ", 60), strings.Repeat("epsilon zeta ", 60)}

@@ -12,7 +12,7 @@ import (
 // tools. vLLM leaves the line out.
 func TestMessagesAreMatchedByIDsAndPredictionsAreRight(t *testing.T) {
 	one, two := engine(t, nil), engine(t, nil)
-	r := start(t, nil, one, two)
+	r := startPatiently(t, one, two)
 	r.exact(2)
 	talk := `{"role":"user","content":[{"type":"text","text":"` + strings.Repeat("fix the test ", 40) + `","cache_control":{"type":"ephemeral"}}]}`
 	home := ""

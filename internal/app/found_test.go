@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/warmpath/warmpath/internal/api"
 	"github.com/warmpath/warmpath/internal/app"
@@ -104,6 +105,7 @@ func TestAModelsFilesAreFoundWithoutASetting(t *testing.T) {
 			url, asked := anEngine(t, c.reported, right, "secret")
 			cfg := settings()
 			cfg.Workers = []discovery.Target{{URL: url, APIKey: "secret"}}
+			cfg.Tokens.Budget = time.Hour // so long that each request gets its ids, also on a busy machine
 			var log testenv.Buffer
 			r := startWith(t, cfg, app.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
 			r.wait("it is known where ids come from", func() bool { return strings.Contains(log.String(), "token ids are") })

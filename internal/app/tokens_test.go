@@ -100,6 +100,7 @@ func TestAWrongTokenizerIsFoundOutWhileServingAndBelievedAgain(t *testing.T) {
 	e := engine(t, nil)
 	cfg := settings(e)
 	cfg.Models = []inprocess.Path{{Path: wrongTokenizer(t, e)}}
+	cfg.Tokens.Budget = time.Hour // so long that each request gets its ids, also on a busy machine
 	var log testenv.Buffer
 	r := startWith(t, cfg, app.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
 	r.exact(1)
