@@ -27,8 +27,9 @@ type Prompt struct {
 	Root string
 	// Scratch is a buffer for the prompt's text. Found.Text may share its memory. Scratch may be nil.
 	Scratch []byte
-	// Patient says that Find waits for all ids until Config.Budget has passed. By default it waits only as long as a
-	// request is expected to gain from the ids, and may return the beginning of the ids without a wait.
+	// Patient says that Find waits for all ids until Config.Budget has passed. If they do not come, it returns no ids,
+	// also if their beginning is known. By default Find waits only as long as a request is expected to gain from the ids,
+	// and may return the beginning of the ids without a wait.
 	Patient bool
 
 	engineOnly bool // the tokenizer service is not asked

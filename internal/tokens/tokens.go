@@ -333,7 +333,8 @@ func (s *Source) fromOthers(ctx context.Context, p *Prompt, workers []Worker) Fo
 		return Found{Outcome: NoWorker}
 	}
 	start, begins := s.beginning(p.Model, l)
-	if begins && !p.Patient && s.answerNow(p, l, &start, workers) {
+	begins = begins && !p.Patient // a patient caller gets all ids or none
+	if begins && s.answerNow(p, l, &start, workers) {
 		return start.withStandIns(l)
 	}
 	worth := s.worth(p.Model, p.Request.PromptBytes()-start.at, workers)
