@@ -307,17 +307,16 @@ func (l *legs) together(ctx context.Context, prefill, decode blame) (proxy.Resul
 		return unable(err), decode
 	}
 	x.attempt.Body = body
-	sent := make(chan struct{})
-	once := sync.OnceFunc(func() { close(sent) })
+	// sent is closed when the prefill leg is written, and ended when its goroutine ends: then first and broke are set.
+	sent, ended := make(chan struct{}), make(chan struct{})
 	l.attempt.Worker, l.attempt.Method, l.attempt.Path, l.attempt.Header = l.pair.Prefill.URL, http.MethodPost, x.attempt.Path, x.attempt.Header
 	l.attempt.Body, l.attempt.Writer, l.attempt.Dialect, l.attempt.RequestID = own, &l.answer, x.dialect, l.pair.RequestID
-	l.attempt.Set, l.attempt.Unchecked, l.attempt.OnSent, l.attempt.ShownID = l.prefillFields(), true, once, x.rec.RequestID
+	l.attempt.Set, l.attempt.Unchecked, l.attempt.OnSent, l.attempt.ShownID = l.prefillFields(), true, sync.OnceFunc(func() { close(sent) }), x.rec.RequestID
 	prefillCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	decodeCtx, giveUp := context.WithCancel(ctx)
 	defer giveUp()
 	began := time.Now()
-	ended := make(chan struct{})
 	go func() { // ends with the attempt, which prefillCtx ends; the select at the end of this function waits for it
 		defer close(ended)
 		l.first = x.g.Client.Forward(prefillCtx, &l.attempt)
@@ -327,12 +326,12 @@ func (l *legs) together(ctx context.Context, prefill, decode blame) (proxy.Resul
 			l.broke.Store(true)
 			giveUp() // the decode worker would wait for blocks that never come
 		}
-		once() // last: whoever waits for it reads broke
 	}()
 	// If the prefill leg never arrives, the decode engine may keep its blocks for minutes. So the decode leg is sent
 	// only when the prefill worker has received its leg.
 	select {
 	case <-sent:
+	case <-ended:
 	case <-ctx.Done():
 	}
 	var result proxy.Result

@@ -215,12 +215,12 @@ func TestTheLegsAndTransfersOfRequestsAreMetrics(t *testing.T) {
 }
 
 // A decode engine keeps the blocks of a leg whose prefill leg never comes: so it gets none if the prefill worker cannot
-// be reached.
+// be reached, and has nothing to abort.
 func TestNoDecodeLegIsSentBeforeThePrefillLeg(t *testing.T) {
 	gone := dead(t)
 	var asked atomic.Int64
 	decode := worker(t, func(_ http.ResponseWriter, r *http.Request) {
-		if _, _ = io.Copy(io.Discard, r.Body); strings.HasSuffix(r.URL.Path, "/completions") {
+		if _, _ = io.Copy(io.Discard, r.Body); r.Method == http.MethodPost {
 			asked.Add(1)
 		}
 	})
@@ -232,8 +232,10 @@ func TestNoDecodeLegIsSentBeforeThePrefillLeg(t *testing.T) {
 		}
 		_ = resp.Body.Close()
 	}
-	if n := asked.Load(); n != 0 {
-		t.Errorf("%d decode legs without a prefill leg", n)
+	_ = f.stop() // waits for aborts
+	m := f.metrics(t)
+	if n := asked.Load(); n != 0 || !strings.Contains(m, `warmpath_leases_aborted_total{outcome="not_sent"} 0`) || strings.Contains(m, `warmpath_leg_failures_total{leg="prefill",phase="prefill"} 0`) {
+		t.Errorf("%d decode legs and aborts without a prefill leg; %s", n, linesWith(m, "warmpath_leases")+linesWith(m, "warmpath_leg_failures"))
 	}
 }
 
