@@ -351,7 +351,7 @@ func setSources(f *fleet.Facts, sources map[int]fleet.EventSource, first, last i
 
 // unregister removes a worker, one of its ranks, or one of its adapters. The error wraps errAbsent.
 func (g *registry) unregister(r *removal) error {
-	defer g.fleet.Show()
+	defer g.fleet.Show() // what shrink stages; g.mu is no longer held
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	worker := strings.TrimRight(r.worker, "/")

@@ -213,6 +213,35 @@ func TestARankLeavesAWholeWorker(t *testing.T) {
 	}
 }
 
+// What leaves a worker leaves the fleet's snapshot before /unregister is answered: the last of its ranks, or its adapter.
+func TestWhatIsUnregisteredLeavesTheSnapshotAtOnce(t *testing.T) {
+	w := serve(t, Config{}, nil)
+	for _, what := range []string{`"dp_rank":0,"endpoint":"tcp://h:1"`, `"dp_rank":1,"endpoint":"tcp://h:2"`, `"dp_rank":0,"endpoint":"tcp://h:1","lora_name":"sql"`} {
+		if status, text := w.ask("POST", "/register", `{"instance_id":"a","model_name":"m",`+what+`}`); status != 201 {
+			t.Fatalf("%s: %d %s", what, status, text)
+		}
+	}
+	check := func(when string, ranks int, adapter bool) {
+		t.Helper()
+		snap := w.fleet.Snapshot()
+		one := snap.Workers()[0]
+		if _, has := snap.Pool("sql"); has != adapter || one.Facts.Ranks != ranks || len(one.Holders) != ranks || len(one.Facts.Events) != ranks {
+			t.Errorf("%s: the snapshot has %+v, adapter %v", when, one.Facts, has)
+		}
+	}
+	check("registered", 2, true)
+	for _, c := range []struct {
+		what    string
+		ranks   int
+		adapter bool
+	}{{`"dp_rank":1`, 1, true}, {`"lora_name":"sql"`, 1, false}} {
+		if status, text := w.ask("POST", "/unregister", `{"instance_id":"a",`+c.what+`}`); status != 200 {
+			t.Fatalf("%s: %d %s", c.what, status, text)
+		}
+		check(c.what, c.ranks, c.adapter)
+	}
+}
+
 // A process that sends requests to its workers must know more of them than their events.
 func TestAProcessThatRoutesTakesNoRegistrations(t *testing.T) {
 	w := serve(t, Config{}, func(p *Parts) { p.Routes = true })
