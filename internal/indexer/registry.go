@@ -441,11 +441,11 @@ func (g *registry) removeEnded(now time.Time) (ended []string) {
 	var ids []fleet.WorkerID
 	for worker, e := range g.entries {
 		switch {
+		case g.listed(worker) != "": // discovery put its own facts in place of the registered ones: the fleet keeps them
+			g.forget(worker, e)
 		case !e.until.IsZero() && now.After(e.until):
 			g.forget(worker, e)
 			ended, ids = append(ended, worker), append(ids, e.id)
-		case g.listed(worker) != "": // discovery put its own facts in place of the registered ones
-			g.forget(worker, e)
 		}
 	}
 	if len(ids) > 0 {

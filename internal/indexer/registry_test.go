@@ -129,6 +129,31 @@ func TestARegistrationIsBoundedAndEndsWithItsLease(t *testing.T) {
 	clear(g.entries)
 }
 
+// Discovery may find a worker just when the worker's lease ends. The worker is then discovery's, and stays.
+func TestAWorkerThatIsListedOutlivesItsLease(t *testing.T) {
+	var listed atomic.Bool
+	w := serve(t, Config{}, func(p *Parts) {
+		p.Listed = func(string) string {
+			if listed.Load() {
+				return "list"
+			}
+			return ""
+		}
+		p.ListedAll = func() map[string]string { return nil }
+	})
+	g, now := w.service.registry, time.Now()
+	r := &registration{worker: "http://a", models: []fleet.Model{{ID: "m"}}, ranks: 1, lease: time.Hour}
+	if _, err := g.register(r, now); err != nil {
+		t.Fatal(err)
+	}
+	w.worker("http://a", nil)
+	listed.Store(true)
+	g.expire(now.Add(2 * time.Hour))
+	if n := len(w.fleet.Snapshot().Workers()); g.len() != 0 || n != 1 {
+		t.Errorf("%d registered workers, want 0, and %d in the fleet, want 1", g.len(), n)
+	}
+}
+
 // A router registers with a lease what a program registered for good. When the router ends, the program's worker is
 // still there, with all its ranks.
 func TestALeaseNeitherEndsNorNarrowsARegistrationForGood(t *testing.T) {
