@@ -31,9 +31,6 @@ const (
 	pollTimeout        = time.Second
 	longListing        = 4 << 20
 	longListingTimeout = 2 * time.Second
-	// mostLate is how many questions in a row may get no answer in time. One late answer says little: this machine may be
-	// busy. A service that answers late for long is as good as none.
-	mostLate = 8
 	// maxListing bounds the list of workers in bytes: 20,000 workers of eight ranks with 500 bytes each.
 	maxListing = 80 << 20
 	// maxAnswer bounds the answer to a question in bytes: 80,000 ranks with 100 bytes each.
@@ -52,7 +49,7 @@ type Client struct {
 	http   *http.Client
 	log    *slog.Logger
 
-	// known is what the last poll said; nil: the service does not answer.
+	// known is what the last poll said; nil: the service does not answer, or is left alone.
 	known atomic.Pointer[view]
 	soon  chan struct{} // asks for a poll now; has room for one
 
@@ -62,8 +59,8 @@ type Client struct {
 	address string // host:port of the URL
 	secure  bool
 	network network.Network
-	warned  atomic.Bool  // the log has said that there can be no stream
-	late    atomic.Int32 // questions in a row that got no answer in time
+	warned  atomic.Bool // the log has said that there can be no stream
+	late    lateness
 
 	// Only Run uses the fields below.
 	silent     bool              // the last poll failed
@@ -123,6 +120,8 @@ func NewClient(c ClientConfig, router *warmpath.Router, n network.Network, log *
 func (c *Client) Match(ctx context.Context, q *warmpath.Lookup) error {
 	v := c.known.Load()
 	switch {
+	case c.late.Resting(time.Now()):
+		return errLeftAlone
 	case v == nil:
 		return errDown
 	case v.refused[q.Model]:
@@ -138,7 +137,7 @@ func (c *Client) Match(ctx context.Context, q *warmpath.Lookup) error {
 	if s := c.stream.Load(); s != nil {
 		answer, err := s.ask(ctx, &question)
 		if err == nil {
-			c.late.Store(0)
+			c.late.answered(c.log, &c.config)
 			return v.matches(answer, q)
 		}
 		if !errors.Is(err, errStream) {
@@ -153,23 +152,26 @@ func (c *Client) Match(ctx context.Context, q *warmpath.Lookup) error {
 		c.missed(ctx)
 		return err
 	}
-	c.late.Store(0)
+	c.late.answered(c.log, &c.config)
 	return v.matches(a.answer.Bytes(), q)
 }
 
-// missed notes that a question got no answer. The context of the question says whether its time is over. After mostLate
-// such questions in a row nobody is trusted until a poll succeeds.
+// missed notes that a question got no answer. The context of the question says whether its time is over. If most
+// answers are late, nobody is trusted until the service has had its rest and then a poll succeeds.
 func (c *Client) missed(question context.Context) {
 	if errors.Is(question.Err(), context.Canceled) {
 		return // the asker is gone, which says nothing about the service
 	}
-	if question.Err() != nil && c.late.Add(1) >= mostLate {
-		c.late.Store(0)
-		if c.known.Swap(nil) != nil {
-			c.distrust(c.fleet.Snapshot(), tooLate)
-		}
+	if question.Err() != nil && c.late.missed(time.Now(), c.log, &c.config) {
+		c.leaveAlone(c.fleet.Snapshot())
 	}
 	c.pollSoon() // the service may be gone
+}
+
+// leaveAlone takes the trust in all holders away while the service is left alone.
+func (c *Client) leaveAlone(snap *fleet.Snapshot) {
+	c.known.Store(nil)
+	c.distrust(snap, tooLate)
 }
 
 // matches appends the matches of an answer to q.Matches.
@@ -346,7 +348,7 @@ func (c *Client) poll(ctx context.Context) (port int, ok bool) {
 func (c *Client) lost(snap *fleet.Snapshot, err error) {
 	c.known.Store(nil)
 	if c.current != nil {
-		c.current.stop()
+		c.current.stop(errDown)
 	}
 	now := troubleOf(err, c.address, c.config.Key != "")
 	if !c.silent {
@@ -376,7 +378,7 @@ func (c *Client) tell(snap *fleet.Snapshot, h fleet.Holder, t fleet.Trust, why s
 	}
 }
 
-// apply tells the fleet what the service knows of its workers.
+// apply tells the fleet what the service knows of its workers. While the service is left alone, nobody is trusted.
 func (c *Client) apply(snap *fleet.Snapshot, list *listing) {
 	v := newView(snap, list)
 	byName := make(map[string]*listedWorker, len(list.workers))
@@ -387,39 +389,52 @@ func (c *Client) apply(snap *fleet.Snapshot, list *listing) {
 	}
 	v.refused = c.compare(list)
 	maps.DeleteFunc(c.strange, func(url string, _ bool) bool { return v.holders[url] == nil })
+	rests := c.late.Resting(time.Now())
 	for _, w := range snap.Workers() {
 		known := byName[w.URL]
 		c.noteStrange(w, known != nil)
 		for _, h := range w.Holders {
-			rank := snap.Rank(h)
-			var at *listedRank
-			if known != nil {
-				for i := range known.ranks {
-					if known.ranks[i].rank == rank {
-						at = &known.ranks[i]
-					}
-				}
+			at := known.rank(snap.Rank(h))
+			if last, has := c.registered[w.URL]; at == nil && has && c.refused[w.URL] == "" {
+				c.registered[w.URL] = sent{tried: last.tried} // it was registered at a service that has ended
 			}
 			switch {
+			case rests:
+				c.tell(snap, h, fleet.TrustNone, tooLate)
 			case v.refused[w.Facts.BaseModel()]:
 				c.tell(snap, h, fleet.TrustNone, "the index service makes other keys for the model: see the log")
 			case at == nil:
 				c.tell(snap, h, fleet.TrustApproximate, "the index service does not know the rank: "+fleet.LearnedFromRequests)
-				if last, has := c.registered[w.URL]; has && c.refused[w.URL] == "" {
-					c.registered[w.URL] = sent{tried: last.tried} // it was registered at a service that has ended
-				}
 			default:
 				c.tell(snap, h, at.trust, relearned(at.trust, c.blank(at.why)))
-				if c.router.Ahead(h) != at.ahead {
-					c.router.SetAhead(h, at.ahead)
-				}
+			}
+			if at != nil && c.router.Ahead(h) != at.ahead {
+				c.router.SetAhead(h, at.ahead)
 			}
 		}
 		if known != nil && known.engineBlockSize > 0 && known.engineBlockSize != w.Facts.BlockSize {
 			c.fleet.SetBlockSize(w.ID, known.engineBlockSize) // the service sees it in the events
 		}
 	}
-	c.known.Store(v)
+	if !rests {
+		c.known.Store(v)
+	}
+	if c.late.Resting(time.Now()) { // perhaps only since a moment ago
+		c.leaveAlone(snap)
+	}
+}
+
+// rank returns a rank of a worker; nil if the worker, which may be nil, does not have it.
+func (w *listedWorker) rank(rank int) *listedRank {
+	if w == nil {
+		return nil
+	}
+	for i := range w.ranks {
+		if w.ranks[i].rank == rank {
+			return &w.ranks[i]
+		}
+	}
+	return nil
 }
 
 // noteStrange logs once that the service does not know a worker which this router does not register.

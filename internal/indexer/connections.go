@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -23,10 +22,9 @@ type Connections struct {
 
 // warnFull returns a function that warns, at most once a minute, that a listener refuses clients.
 func warnFull(log *slog.Logger, listener string) (full func()) {
-	var warned atomic.Int64
+	var warned minute
 	return func() {
-		now, last := time.Now().UnixNano(), warned.Load()
-		if now-last >= int64(time.Minute) && warned.CompareAndSwap(last, now) {
+		if warned.begins(time.Now()) {
 			log.Warn("the index service refuses clients, because it has too many connections or requests: raise the limit of file descriptors (ulimit -n, LimitNOFILE), "+
 				"or let each process use one connection for all its questions", "listener", listener)
 		}

@@ -3,8 +3,11 @@ package indexer
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -12,6 +15,7 @@ import (
 
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/fleet"
+	"github.com/warmpath/warmpath/internal/network"
 	"github.com/warmpath/warmpath/test/testenv"
 )
 
@@ -45,6 +49,19 @@ func newFreezer(t *testing.T) *freezer {
 	return f
 }
 
+// forget forgets the calls until now, and called reports whether there was one since.
+func (f *freezer) forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls = nil
+}
+
+func (f *freezer) called(path string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Contains(f.calls, path)
+}
+
 // A service that stands still, as after SIGSTOP, loses the trust although registrations are due, too.
 func TestAServiceThatStandsStillIsNoticed(t *testing.T) {
 	f := newFreezer(t)
@@ -65,9 +82,7 @@ func TestTheListOfWorkersComesBeforeRegistrations(t *testing.T) {
 	f := newFreezer(t)
 	a := newAsker(t, f.URL, nil)
 	a.stop() // only the test polls
-	f.mu.Lock()
-	f.calls = nil
-	f.mu.Unlock()
+	f.forget()
 	a.put("http://a", facts("tcp://127.0.0.1:9"))
 	a.client.poll(t.Context())
 	f.mu.Lock()
@@ -80,11 +95,11 @@ func TestTheListOfWorkersComesBeforeRegistrations(t *testing.T) {
 	}
 }
 
-// Questions that get no answer in time take the trust away, although the list of workers comes. A question that is
-// answered in time ends a row, and an asker that leaves says nothing.
-func TestLateAnswersTakeTheTrustAway(t *testing.T) {
+// Most answers late: the trust goes although the list of workers comes, and the service is left alone. Meanwhile no
+// question waits, and the router still looks at the service and registers workers. An asker that leaves says nothing.
+func TestAServiceThatAnswersLateIsLeftAlone(t *testing.T) {
 	f := newFreezer(t)
-	a := newAsker(t, f.URL, func(c *ClientConfig, _ *warmpath.Options) { c.Register = false })
+	a := newAsker(t, f.URL, nil)
 	h := a.put("http://a", facts("tcp://127.0.0.1:9")).Holders[0]
 	a.stop() // only the test polls
 	a.client.poll(t.Context())
@@ -102,28 +117,78 @@ func TestLateAnswersTakeTheTrustAway(t *testing.T) {
 		}
 		return err
 	}
-	_ = ask(mostLate-1, true)
+	_ = ask(network.MostLate-1, true)
 	if err := ask(1, false); err != nil {
 		t.Fatal(err)
 	}
-	_ = ask(mostLate-1, true)
+	_ = ask(1, true)
 	gone, leave := context.WithCancel(t.Context())
 	leave()
-	for range mostLate {
+	for range network.MostLate {
 		_ = a.client.Match(gone, q)
 	}
 	if !a.trusts(h, fleet.TrustApproximate) {
 		t.Error("the trust is gone too early")
 	}
+	began := time.Now() // the rest ends a second after it, or later
 	_ = ask(1, true)
-	if _, why := a.fleet.Snapshot().Trust(h); !a.trusts(h, fleet.TrustNone) || why != tooLate || len(a.client.soon) == 0 {
+	if _, why := a.fleet.Snapshot().Trust(h); !a.trusts(h, fleet.TrustNone) || why != tooLate {
 		t.Errorf("the trust stays: %q", why)
 	}
-	if err := ask(1, false); !errors.Is(err, errDown) {
+	if err := ask(1, false); !errors.Is(err, errLeftAlone) && time.Since(began) < time.Second {
 		t.Errorf("a question after it: %v", err)
+	}
+	next := a.put("http://b", facts("tcp://127.0.0.1:10")).Holders[0]
+	f.forget()
+	a.client.poll(t.Context())
+	if !f.called("/register") {
+		t.Error("a worker is not registered during the rest")
+	}
+	for _, h := range []fleet.Holder{h, next} {
+		_, why := a.fleet.Snapshot().Trust(h)
+		if (!a.trusts(h, fleet.TrustNone) || why != tooLate || a.client.known.Load() != nil) && time.Since(began) < time.Second {
+			t.Errorf("a poll ends the rest: %q", why)
+		}
+	}
+	testenv.Until(t, "the rest ends", func() bool { return !a.client.late.Resting(time.Now()) })
+	if err := ask(1, false); !errors.Is(err, errDown) {
+		t.Errorf("before a poll: %v", err)
 	}
 	a.client.poll(t.Context())
 	if err := ask(1, false); err != nil || !a.trusts(h, fleet.TrustApproximate) {
-		t.Errorf("after a poll: %v", err)
+		t.Errorf("after the rest and a poll: %v", err)
+	}
+}
+
+// However often the service is left alone, the log says so once a minute. It says once that answers come in time again.
+func TestTheLogSaysOnceThatAnswersAreLate(t *testing.T) {
+	logged := new(testenv.Buffer)
+	log, c, l := slog.New(slog.NewTextHandler(logged, nil)), DefaultClientConfig(), new(lateness)
+	now, rests := time.Unix(1000, 0), 0
+	late := func() {
+		for !l.missed(now, log, &c) {
+		}
+		rests++
+		for l.Resting(now) {
+			now = now.Add(time.Second / 10)
+		}
+	}
+	for range 5 { // 1, 2, 4, 8 and 16 s
+		late()
+		l.answered(log, &c)
+	}
+	warned, again := "level=WARN msg=\""+tooLate, "answers in time again"
+	if text := logged.String(); strings.Count(text, warned) != 1 || !strings.Contains(text, "raise index.max_wait") || strings.Contains(text, again) {
+		t.Errorf("%d rests:\n%s", rests, text)
+	}
+	for range 3 * network.MostLate {
+		l.answered(log, &c)
+	}
+	if text := logged.String(); strings.Count(text, again) != 1 {
+		t.Errorf("answers come in time again:\n%s", text)
+	}
+	now = now.Add(time.Minute)
+	if late(); strings.Count(logged.String(), warned) != 2 {
+		t.Errorf("after a minute:\n%s", logged.String())
 	}
 }

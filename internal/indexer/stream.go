@@ -28,28 +28,35 @@ const (
 	// go over HTTP.
 	maxQueued  = 64
 	maxWaiting = 1024
-	// maxMissed is after how many questions in a row without an answer in time the stream is closed: its connection may
-	// be dead. The trust is gone at the same time, until a poll succeeds.
-	maxMissed = mostLate
+	// maxSilence is how long a question may have no answer, not even a late one, before the stream is closed: its
+	// connection may be dead. Late answers alone do not close it: over another connection they are as late.
+	maxSilence = time.Second
 )
 
 // errStream means that the stream cannot take a question, or ended before the answer. The question may go over HTTP.
 var errStream = errors.New("the stream of questions to the index service has ended")
 
+// errUnopened means that the first question over a stream had no answer in time.
+var errUnopened = fmt.Errorf("the first question had no answer within %v", openTimeout)
+
+// errSilent means that the stream was closed because its connection may be dead.
+var errSilent = fmt.Errorf("a question had no answer for %v or longer, not even a late one", maxSilence)
+
 // stream asks an index service over one stream of gRPC (Ask). Its method ask may be called from any goroutine.
 type stream struct {
 	questions chan rawMessage // encoded questions that wait to be sent
 	ended     chan struct{}   // closed after the last answer
-	stop      context.CancelFunc
+	stop      context.CancelCauseFunc
 
 	mu      sync.Mutex        // guards the fields below
 	last    uint64            // the id of the last question
 	waiting map[uint64]*asked // by id; nil when the stream has ended
-	missed  int               // questions in a row without an answer in time
+	missed  time.Time         // when the first question was asked that had no answer in time; zero: an answer came since
 }
 
 // asked is a question without an answer.
 type asked struct {
+	at     time.Time
 	answer []byte
 	done   chan struct{} // closed when answer is set
 }
@@ -66,7 +73,7 @@ func (m *rawMessage) decode(b []byte) error {
 
 // ask sends a question, and returns the encoded answer. It is errStream if the question may go another way.
 func (s *stream) ask(ctx context.Context, q *question) ([]byte, error) {
-	a := &asked{done: make(chan struct{})}
+	a := &asked{at: time.Now(), done: make(chan struct{})}
 	s.mu.Lock()
 	if s.waiting == nil || len(s.waiting) >= maxWaiting {
 		s.mu.Unlock()
@@ -103,16 +110,21 @@ func (s *stream) ask(ctx context.Context, q *question) ([]byte, error) {
 func (s *stream) forget(id uint64, missed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	a := s.waiting[id]
 	delete(s.waiting, id)
-	if missed {
-		if s.missed++; s.missed >= maxMissed {
-			s.stop()
-		}
+	if !missed || a == nil {
+		return
+	}
+	if s.missed.IsZero() {
+		s.missed = a.at
+	}
+	if time.Since(s.missed) >= maxSilence {
+		s.stop(errSilent)
 	}
 }
 
-// take gives an answer to the question with its id. An answer to no question comes late or is a mistake of the service,
-// and is dropped.
+// take gives an answer to the question with its id. An answer to a question that waits no longer is late and is
+// dropped, and so is an answer to no question at all, which is a mistake of the service.
 func (s *stream) take(answer []byte) error {
 	id := uint64(0)
 	err := eachField(answer, func(f *field) error {
@@ -126,25 +138,27 @@ func (s *stream) take(answer []byte) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if id <= s.last {
+		s.missed = time.Time{}
+	}
 	a := s.waiting[id]
 	if a == nil {
 		return nil
 	}
 	delete(s.waiting, id)
-	s.missed = 0
 	a.answer = append([]byte(nil), answer...)
 	close(a.done)
 	return nil
 }
 
-// run asks over a stream until ctx ends, the stream fails, or too many answers do not come in time. It calls opened
-// when the service has answered a first question. The error says why the stream could not be opened or has ended.
+// run asks over a stream until ctx ends, which stop does, or the stream fails. It calls opened when the service has
+// answered a first question. The error says why the stream could not be opened or has ended.
 func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, key string, opened func()) error {
 	defer s.end()
 	if key != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+key)
 	}
-	late := time.AfterFunc(openTimeout, s.stop)
+	late := time.AfterFunc(openTimeout, func() { s.stop(errUnopened) })
 	defer late.Stop()
 	on, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/warmpath.index.v1.Index/Ask")
 	if err != nil {
@@ -160,7 +174,7 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, key string, ope
 		return err
 	}
 	if !late.Stop() {
-		return context.DeadlineExceeded
+		return errUnopened
 	}
 	var sending sync.WaitGroup
 	sending.Go(func() { // ends when ctx ends, below
@@ -176,7 +190,7 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, key string, ope
 		}
 	})
 	defer sending.Wait()
-	defer s.stop()
+	defer s.stop(nil)
 	opened()
 	for {
 		if err := on.RecvMsg(&answer); err != nil {
@@ -207,13 +221,16 @@ func (c *Client) keepStream(ctx context.Context, port int) {
 	default:
 		return
 	}
-	of, stop := context.WithCancel(ctx)
+	of, stop := context.WithCancelCause(ctx)
 	s := &stream{questions: make(chan rawMessage, maxQueued), ended: make(chan struct{}), stop: stop, last: 1, waiting: map[uint64]*asked{}}
 	c.current = s
 	c.running.Go(func() { // Run ends ctx, and waits
 		defer func() { <-c.streaming }()
-		defer stop()
+		defer stop(nil)
 		err := c.openStream(of, s, port)
+		if cause := context.Cause(of); cause != nil && ctx.Err() == nil && !errors.Is(cause, context.Canceled) {
+			err = cause // the error says only that the stream was stopped
+		}
 		if c.stream.CompareAndSwap(s, nil) {
 			c.log.Info("the stream of questions to the index service has ended: questions go over HTTP until there is a new one", "service", c.config.URL, "reason", c.blank(err.Error()))
 			c.pollSoon()

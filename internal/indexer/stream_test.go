@@ -64,7 +64,7 @@ func TestARouterAsksOverAStream(t *testing.T) {
 		t.Errorf("%d questions went over the stream", n-before)
 	}
 	w.service.grpcPort.Store(0) // there will be no other stream
-	a.client.stream.Load().stop()
+	a.client.stream.Load().stop(nil)
 	a.found(t, req)
 	testenv.Until(t, "the stream has ended", func() bool { return a.asks() < 0 })
 	a.found(t, req)
@@ -92,7 +92,7 @@ func TestARouterAsksOverTLS(t *testing.T) {
 	a, req := fleetOf(t, w, func(c *ClientConfig, _ *warmpath.Options) { c.TLS = own })
 	testenv.Until(t, "the stream is open", func() bool { return a.asks() > 0 })
 	a.found(t, req)
-	a.client.stream.Load().stop()
+	a.client.stream.Load().stop(nil)
 	a.found(t, req)
 
 	for name, broken := range map[string]network.PeerTLS{"no certificate": {CAFile: own.CAFile, ServerName: "localhost"}, "another authority": {CAFile: own.CertFile, CertFile: own.CertFile, KeyFile: own.KeyFile, ServerName: "localhost"}} {
@@ -168,13 +168,12 @@ func TestAStreamThatIsNoneCostsNoAnswer(t *testing.T) {
 			testenv.Until(t, "the stream is open", func() bool { return a.asks() > 0 })
 			w.service.grpcPort.Store(0)
 			if c.lost {
-				for range maxMissed {
+				testenv.Until(t, "the stream is given up", func() bool {
 					ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-					q := warmpath.Lookup{Model: "m", BlockSize: 16, Keys: []block.Key{1}}
-					_ = a.client.Match(ctx, &q)
-					cancel()
-				}
-				testenv.Until(t, "the stream is given up", func() bool { return a.asks() < 0 })
+					defer cancel()
+					_ = a.client.Match(ctx, &warmpath.Lookup{Model: "m", BlockSize: 16, Keys: []block.Key{1}})
+					return a.asks() < 0
+				})
 				testenv.Until(t, "the service counts again", func() bool { return a.client.known.Load() != nil })
 			}
 			a.found(t, req)
@@ -183,9 +182,31 @@ func TestAStreamThatIsNoneCostsNoAnswer(t *testing.T) {
 	}
 }
 
+// A service that is far away answers late over each connection: its stream stays open, also while it is left alone.
+func TestLateAnswersEndNoStream(t *testing.T) {
+	w := serve(t, Config{}, nil)
+	a, req := fleetOf(t, w, nil)
+	h := a.fleet.Snapshot().Workers()[0].Holders[0]
+	testenv.Until(t, "the stream is open", func() bool { return a.asks() > 0 })
+	s := a.client.stream.Load()
+	for n := 0; a.client.late.warned.last.Load() == 0; n++ { // an answer may be there before the time is looked at
+		if n == 100*network.MostLate {
+			t.Fatal("the service is not left alone")
+		}
+		ctx, cancel := context.WithDeadline(t.Context(), time.Now())
+		_ = a.client.Match(ctx, &warmpath.Lookup{Model: "m", BlockSize: 16, Keys: []block.Key{1}})
+		cancel()
+	}
+	testenv.Until(t, "the rest ends", func() bool { return a.trusts(h, fleet.TrustExact) })
+	a.found(t, req)
+	if a.client.stream.Load() != s {
+		t.Error("the stream has ended")
+	}
+}
+
 // A stream that takes no more questions refuses them at once.
 func TestAFullStreamLetsQuestionsGoAnotherWay(t *testing.T) {
-	s := &stream{questions: make(chan rawMessage, 1), ended: make(chan struct{}), stop: func() {}, waiting: map[uint64]*asked{}}
+	s := &stream{questions: make(chan rawMessage, 1), ended: make(chan struct{}), stop: func(error) {}, waiting: map[uint64]*asked{}}
 	s.questions <- nil
 	if _, err := s.ask(t.Context(), new(question)); !errors.Is(err, errStream) || len(s.waiting) != 0 {
 		t.Errorf("%v, %d wait", err, len(s.waiting))

@@ -242,7 +242,7 @@ func TestTheFeedHearsOfTheKeysOfRouters(t *testing.T) {
 	testenv.Until(t, "the stream is open", func() bool { return a.asks() > 0 })
 	hears("over gRPC")
 	w.service.grpcPort.Store(0) // there will be no other stream
-	a.client.stream.Load().stop()
+	a.client.stream.Load().stop(nil)
 	testenv.Until(t, "the stream has ended", func() bool { return a.asks() < 0 })
 	hears("over HTTP")
 }
