@@ -60,6 +60,7 @@ type Client struct {
 	secure  bool
 	network network.Network
 	warned  atomic.Bool // the log has said that there can be no stream
+	astray  bool        // the log has said that a stream reaches another service; only the goroutine of a stream uses it
 	late    lateness
 
 	// Only Run uses the fields below.
@@ -274,8 +275,8 @@ func (c *Client) Run(ctx context.Context) error {
 	defer stop()
 	for {
 		asked := time.Now()
-		if port, ok := c.poll(ctx); ok {
-			c.keepStream(ctx, port)
+		if list := c.poll(ctx); list != nil {
+			c.keepStream(ctx, list.grpcPort, list.process)
 		}
 		timer := time.NewTimer(pollEvery)
 		select {
@@ -305,9 +306,9 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 }
 
-// poll asks the service for its workers, and then registers workers. It returns the service's port for gRPC, 0 for
-// none.
-func (c *Client) poll(ctx context.Context) (port int, ok bool) {
+// poll asks the service for its workers, and then registers workers. It returns the service's list; nil: it does not
+// answer.
+func (c *Client) poll(ctx context.Context) *listing {
 	snap := c.fleet.Snapshot()
 	limit := pollTimeout
 	if c.listed == 0 || c.listed > longListing {
@@ -324,7 +325,7 @@ func (c *Client) poll(ctx context.Context) (port int, ok bool) {
 		if ctx.Err() == nil { // else Run ends: the trust stays as it was
 			c.lost(snap, err)
 		}
-		return 0, false
+		return nil
 	}
 	c.listed = max(1, a.answer.Len())
 	if c.silent {
@@ -341,7 +342,7 @@ func (c *Client) poll(ctx context.Context) (port int, ok bool) {
 	if ctx.Err() == nil {
 		c.noteLate(err)
 	}
-	return list.grpcPort, true
+	return list
 }
 
 // lost notes that the service cannot be used. Load alone decides from now on.

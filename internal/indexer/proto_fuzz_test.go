@@ -25,12 +25,12 @@ func TestMessagesAreReadAsTheyAreWritten(t *testing.T) {
 	for _, m := range []message{
 		&question{model: "m", tokens: []block.Token{0, 127, 128, 16383, 16384, 1<<21 - 1, 1 << 21, 1<<32 - 1}, blockSize: 16, lora: "l", salt: "s", extra: "e", group: "g", workers: []string{"a", "b"}},
 		&question{keys: []block.Key{1, 1 << 63}, hasKeys: true, algorithm: "fnv1a", text: "t", hasText: true, id: 1 << 63},
-		&answer{model: "m", blockSize: 16, tokens: 9, scores: []score{{worker: long, rank: 3, matched: 1 << 20, tier: [4]int{1, 2, 3, 4}, full: 5, trust: fleet.TrustDegraded}, {worker: "b"}}, id: 3, code: 5, problem: "p"},
+		&answer{model: "m", blockSize: 16, tokens: 9, scores: []score{{worker: long, rank: 3, matched: 1 << 20, tier: [4]int{1, 2, 3, 4}, full: 5, trust: fleet.TrustDegraded}, {worker: "b"}}, id: 3, code: 5, problem: "p", process: 1 << 63},
 		&registration{worker: "w", models: []fleet.Model{{ID: "m", Root: long, Parent: "p"}}, group: "g", engine: "vllm", version: "1", blockSize: 32,
 			sources: []fleet.EventSource{{Rank: 2, Endpoint: "tcp://a:1", Replay: "tcp://a:2", Topic: "t"}}, ranks: 3, firstRank: 2, lease: 30 * time.Second},
 		&registered{listed: true}, &removal{worker: "w", rankPlusOne: 2}, &empty{}, &changeRequest{selection{"m", "g"}}, &dumpRequest{selection{"m", "g"}, "w"},
 		&listing{workers: []listedWorker{{worker: "w", model: "m", group: "g", blockSize: 1, engineBlockSize: 2, algorithm: "xxh3", source: "list",
-			ranks: []listedRank{{rank: 1, trust: fleet.TrustExact, why: long, ahead: 2, endpoint: "tcp://a:1"}}}}, grpcPort: 8092},
+			ranks: []listedRank{{rank: 1, trust: fleet.TrustExact, why: long, ahead: 2, endpoint: "tcp://a:1"}}}}, grpcPort: 8092, process: 1<<63 + 1},
 		&change{number: 1 << 40, kind: changeAdded, rankBlocks: blocks, parent: 4}, &run{rankBlocks: blocks, parent: 4, problem: "p"},
 	} {
 		again := reflect.New(reflect.TypeOf(m).Elem()).Interface().(message)

@@ -63,6 +63,8 @@ func (a *answer) decode(b []byte) error {
 			a.problem = f.text()
 		case 8:
 			a.unknown = append(a.unknown, f.text())
+		case 9:
+			a.process = f.number
 		}
 		return nil
 	})

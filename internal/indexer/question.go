@@ -101,6 +101,7 @@ type answer struct {
 	code      uint32   // of gRPC: why there is no answer; 0 is a success
 	problem   string   // the text of code
 	unknown   []string // workers of the question that do not serve the model
+	process   uint64   // of the service; only in the first answer of Ask
 }
 
 // score is what one rank of a worker has. The numbers are tokens.
@@ -185,7 +186,7 @@ func (a *answer) appendTo(dst []byte) []byte {
 	for _, name := range a.unknown {
 		dst = appendText(dst, 8, name)
 	}
-	return dst
+	return appendHash(dst, 9, a.process)
 }
 
 func (s *score) appendTo(dst []byte) []byte {

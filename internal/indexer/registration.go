@@ -184,7 +184,8 @@ func (*empty) decode(b []byte) error      { return eachField(b, func(*field) err
 // listing is all workers: WorkersResponse of indexer.proto, and the answer to GET /workers.
 type listing struct {
 	workers  []listedWorker
-	grpcPort int // the service's port for gRPC; 0: it has none
+	grpcPort int    // the service's port for gRPC; 0: it has none
+	process  uint64 // a random number of the service's process; 0: the service is older than this field
 }
 
 // maxListed and maxListedRanks bound a list of workers that a router takes: a worker or rank takes two bytes there and
@@ -246,7 +247,7 @@ func (l *listing) appendTo(dst []byte) []byte {
 	for i := range l.workers {
 		dst = appendInner(dst, 1, &l.workers[i])
 	}
-	return appendNumber(dst, 2, l.grpcPort)
+	return appendHash(appendNumber(dst, 2, l.grpcPort), 3, l.process)
 }
 
 func (l *listing) decode(b []byte) error {
@@ -266,6 +267,8 @@ func (l *listing) decode(b []byte) error {
 			return err
 		case 2:
 			l.grpcPort = int(f.small() & 0x7fffffff)
+		case 3:
+			l.process = f.number
 		}
 		return nil
 	})

@@ -174,7 +174,7 @@ func askRPC(srv any, stream grpc.ServerStream) error {
 // the answer. gRPC reads questions ahead, up to rpcWindow, and sends answers together that are ready at the same time.
 func (r *rpc) ask(stream grpc.ServerStream) error {
 	ctx := stream.Context()
-	for {
+	for first := true; ; first = false {
 		q := r.questions.Get().(*question)
 		err := stream.RecvMsg(q)
 		if err != nil {
@@ -196,6 +196,9 @@ func (r *rpc) ask(stream grpc.ServerStream) error {
 			q.answer = answer{scores: q.answer.scores[:0], code: uint32(status.Code(rpcError(err))), problem: err.Error()}
 		}
 		q.answer.id = q.id
+		if first {
+			q.answer.process = r.process
+		}
 		r.scored(httpStatus(err), time.Since(began))
 		if err := stream.SendMsg(&answered{&r.questions, q}); err != nil {
 			return rpcError(err)

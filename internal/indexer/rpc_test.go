@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -68,6 +69,7 @@ func TestAClientMadeByTheProtobufCompilerIsAnswered(t *testing.T) {
 	if err := c.Wait(); err != nil {
 		t.Fatalf("%v: %s", err, problems.String())
 	}
+	process := strconv.FormatUint(w.service.process, 10)
 	for name, want := range map[string]string{
 		"begin":             `{"kind":"BEGIN"}`,
 		"tokens":            `"matched":64`,
@@ -76,7 +78,7 @@ func TestAClientMadeByTheProtobufCompilerIsAnswered(t *testing.T) {
 		"no prompt":         `"error":"INVALID_ARGUMENT"`,
 		"unknown model":     `"error":"NOT_FOUND"`,
 		"prompt":            `"error":"UNAVAILABLE"`,
-		"ask":               `"matched":64, "gpu":64, "trust":"EXACT", "full":64}, {"worker":"http://b", "matched":32, "gpu":32, "trust":"EXACT", "full":32}], "id":"7"}, {"id":"18446744073709551615", "code":5, "error":"no worker serves`,
+		"ask":               `"matched":64, "gpu":64, "trust":"EXACT", "full":64}, {"worker":"http://b", "matched":32, "gpu":32, "trust":"EXACT", "full":32}], "id":"7", "process":"` + process + `"}, {"id":"18446744073709551615", "code":5, "error":"no worker serves`,
 		"dump":              `"block_size":16`,
 		"keys":              `"rank":1, "matched":32`,
 		"other keys":        `"error":"FAILED_PRECONDITION"`,

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"slices"
@@ -69,6 +70,7 @@ type Service struct {
 	callLimit time.Duration // how long a call with one answer over gRPC may take
 	dumping   chan struct{}
 	grpcPort  atomic.Int32 // 0 without gRPC
+	process   uint64       // a random number, by which clients know this process
 	scoping   scopes
 	listing   listingCache
 	scored    func(status int, took time.Duration) // counts calls of Score over gRPC
@@ -79,7 +81,7 @@ func New(cfg Config, parts Parts) *Service {
 	if parts.Listed == nil {
 		parts.Listed, parts.ListedAll = func(string) string { return "" }, func() map[string]string { return nil }
 	}
-	s := &Service{Parts: parts, config: cfg, key: sha256.Sum256([]byte(cfg.Key)), dumping: make(chan struct{}, 1), callLimit: callTimeout}
+	s := &Service{Parts: parts, config: cfg, key: sha256.Sum256([]byte(cfg.Key)), dumping: make(chan struct{}, 1), callLimit: callTimeout, process: rand.Uint64()}
 	s.bodies.most, s.bodies.spare, s.calls.most, s.streams.most = maxBodies, keptForShort, maxUnary, maxStreams*callBytes
 	if n := parts.Connections.Readers; n > 0 {
 		s.Changes.most = min(n, maxReaders)
@@ -394,7 +396,7 @@ func (s *Service) encodedList() []byte {
 // list returns all workers.
 func (s *Service) list() *listing {
 	snap, listed := s.Fleet.Snapshot(), s.ListedAll()
-	out := &listing{grpcPort: int(s.grpcPort.Load()), workers: make([]listedWorker, 0, len(snap.Workers()))}
+	out := &listing{grpcPort: int(s.grpcPort.Load()), process: s.process, workers: make([]listedWorker, 0, len(snap.Workers()))}
 	for _, w := range snap.Workers() {
 		base := w.Facts.BaseModel()
 		l := listedWorker{worker: bare(w.URL), engineBlockSize: w.Facts.BlockSize, source: cmp.Or(listed[w.URL], "registered")}

@@ -24,6 +24,9 @@ const (
 	openTimeout = 2 * time.Second
 	// openEvery is the time between the end of a stream, or of an attempt, and the next attempt.
 	openEvery = time.Second
+	// astrayEvery is the same after a stream that reached another service than index.url. Only a change of the network
+	// mends that, and a load balancer may show the router another service each time.
+	astrayEvery = time.Minute
 	// maxQueued bounds the questions that wait to be sent, and maxWaiting those without an answer. Questions beyond them
 	// go over HTTP.
 	maxQueued  = 64
@@ -39,6 +42,9 @@ var errStream = errors.New("the stream of questions to the index service has end
 // errUnopened means that the first question over a stream had no answer in time.
 var errUnopened = fmt.Errorf("the first question had no answer within %v", openTimeout)
 
+// errAstray means that index.url and the stream reach different processes, whose indexes may differ.
+var errAstray = errors.New("the port for gRPC reaches another index service than index.url")
+
 // errSilent means that the stream was closed because its connection may be dead.
 var errSilent = fmt.Errorf("a question had no answer for %v or longer, not even a late one", maxSilence)
 
@@ -46,6 +52,7 @@ var errSilent = fmt.Errorf("a question had no answer for %v or longer, not even 
 type stream struct {
 	questions chan rawMessage // encoded questions that wait to be sent
 	ended     chan struct{}   // closed after the last answer
+	process   uint64          // of the service, as it says in its first answer; set before the stream takes questions
 	stop      context.CancelCauseFunc
 
 	mu      sync.Mutex        // guards the fields below
@@ -152,8 +159,9 @@ func (s *stream) take(answer []byte) error {
 }
 
 // run asks over a stream until ctx ends, which stop does, or the stream fails. It calls opened when the service has
-// answered a first question. The error says why the stream could not be opened or has ended.
-func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, key string, opened func()) error {
+// answered a first question, and ends the stream if opened returns an error. The error says why the stream could not be
+// opened or has ended.
+func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, key string, opened func() error) error {
 	defer s.end()
 	if key != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+key)
@@ -176,6 +184,12 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, key string, ope
 	if !late.Stop() {
 		return errUnopened
 	}
+	if s.process, err = processOf(answer); err != nil {
+		return err
+	}
+	if err := opened(); err != nil {
+		return err
+	}
 	var sending sync.WaitGroup
 	sending.Go(func() { // ends when ctx ends, below
 		for {
@@ -191,7 +205,6 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, key string, ope
 	})
 	defer sending.Wait()
 	defer s.stop(nil)
-	opened()
 	for {
 		if err := on.RecvMsg(&answer); err != nil {
 			return err
@@ -210,11 +223,30 @@ func (s *stream) end() {
 	close(s.ended)
 }
 
+// processOf returns the number of the service's process in an answer; 0: it has none.
+func processOf(answer []byte) (process uint64, err error) {
+	err = eachField(answer, func(f *field) error {
+		if f.id == 9 {
+			process = f.number
+		}
+		return nil
+	})
+	return process, err
+}
+
+// leads reports whether the stream reaches the process with that number. An older service has the number 0.
+func (s *stream) leads(process uint64) bool {
+	return process == 0 || s.process == 0 || process == s.process
+}
+
 // keepStream opens a stream to the service if there is none, and the service has gRPC at a port. The stream ends with
-// ctx, or when a poll finds no service.
-func (c *Client) keepStream(ctx context.Context, port int) {
+// ctx, or when a poll finds no service, or another process than the stream reaches.
+func (c *Client) keepStream(ctx context.Context, port int, process uint64) {
 	if port == 0 || port > 1<<16-1 {
 		return
+	}
+	if s := c.stream.Load(); s != nil && !s.leads(process) {
+		s.stop(errAstray)
 	}
 	select {
 	case c.streaming <- struct{}{}: // there is room for one stream
@@ -227,25 +259,46 @@ func (c *Client) keepStream(ctx context.Context, port int) {
 	c.running.Go(func() { // Run ends ctx, and waits
 		defer func() { <-c.streaming }()
 		defer stop(nil)
-		err := c.openStream(of, s, port)
+		err := c.openStream(of, s, port, process)
 		if cause := context.Cause(of); cause != nil && ctx.Err() == nil && !errors.Is(cause, context.Canceled) {
 			err = cause // the error says only that the stream was stopped
 		}
 		if c.stream.CompareAndSwap(s, nil) {
 			c.log.Info("the stream of questions to the index service has ended: questions go over HTTP until there is a new one", "service", c.config.URL, "reason", c.blank(err.Error()))
 			c.pollSoon()
-		} else if c.warned.CompareAndSwap(false, true) {
-			c.log.Warn("the index service cannot be asked over gRPC, so questions go over HTTP, which takes longer", "service", c.config.URL, "grpc_port", port, "error", c.blank(err.Error()))
+		} else {
+			c.noStream(port, err)
+		}
+		pause := openEvery
+		if errors.Is(err, errAstray) {
+			pause = astrayEvery
 		}
 		select {
-		case <-time.After(openEvery):
+		case <-time.After(pause):
 		case <-ctx.Done():
 		}
 	})
 }
 
-// openStream connects to the service's port for gRPC, and asks over s until it ends.
-func (c *Client) openStream(ctx context.Context, s *stream, port int) error {
+// noStream logs once why a stream could not be opened, until one can be opened.
+func (c *Client) noStream(port int, err error) {
+	switch {
+	case errors.Is(err, errAstray):
+		if !c.astray {
+			c.astray = true
+			c.log.Warn(err.Error()+", so questions go over HTTP, which takes longer", "service", c.config.URL, "grpc", c.grpcAddress(port), "next",
+				"let this port lead to the process that index.url reaches: in containers map it to the same number, and put no load balancer between; or give the service no --grpc-listen")
+		}
+	case c.warned.CompareAndSwap(false, true):
+		c.log.Warn("the index service cannot be asked over gRPC, so questions go over HTTP, which takes longer", "service", c.config.URL, "grpc_port", port, "error", c.blank(err.Error()))
+	}
+}
+
+func (c *Client) grpcAddress(port int) string { return net.JoinHostPort(c.host, strconv.Itoa(port)) }
+
+// openStream connects to the service's port for gRPC, and asks over s until it ends. It asks only the process with that
+// number.
+func (c *Client) openStream(ctx context.Context, s *stream, port int, process uint64) error {
 	secrets := insecure.NewCredentials()
 	if c.secure {
 		// The files are read again for each connection, because certificates are renewed.
@@ -256,7 +309,7 @@ func (c *Client) openStream(ctx context.Context, s *stream, port int) error {
 		}
 		secrets = credentials.NewTLS(settings)
 	}
-	conn, err := grpc.NewClient("passthrough:///"+net.JoinHostPort(c.host, strconv.Itoa(port)), grpc.WithTransportCredentials(secrets),
+	conn, err := grpc.NewClient("passthrough:///"+c.grpcAddress(port), grpc.WithTransportCredentials(secrets),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			return network.Of(c.network).Dial(ctx, "tcp", address)
 		}),
@@ -268,10 +321,15 @@ func (c *Client) openStream(ctx context.Context, s *stream, port int) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	return s.run(ctx, conn, c.config.Key, func() {
+	return s.run(ctx, conn, c.config.Key, func() error {
+		if !s.leads(process) {
+			return errAstray
+		}
 		c.warned.Store(false)
+		c.astray = false
 		c.log.Info("asking the index service over gRPC", "service", c.config.URL, "grpc_port", port)
 		c.stream.Store(s)
+		return nil
 	})
 }
 

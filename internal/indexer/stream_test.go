@@ -3,8 +3,11 @@ package indexer
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,7 +33,7 @@ func (a *asker) asks() int {
 }
 
 // fleetOf makes the service and a router that asks it, with one worker that has 128 tokens of the prompt.
-func fleetOf(t *testing.T, w *world, change func(*ClientConfig, *warmpath.Options)) (*asker, *warmpath.Request) {
+func fleetOf(t *testing.T, w *world, change func(*ClientConfig, *warmpath.Options), logs ...io.Writer) (*asker, *warmpath.Request) {
 	t.Helper()
 	p := prompt(1, 200)
 	w.store(w.worker("http://a", nil).Holders[0], p[:128], kvindex.Stored{})
@@ -39,7 +42,7 @@ func fleetOf(t *testing.T, w *world, change func(*ClientConfig, *warmpath.Option
 		if change != nil {
 			change(c, o)
 		}
-	})
+	}, logs...)
 	h := a.put("http://a", fleet.Facts{Models: []fleet.Model{{ID: "m"}}, BlockSize: 16}).Holders[0]
 	testenv.Until(t, "the trust is the service's", func() bool { return a.trusts(h, fleet.TrustExact) })
 	return a, &warmpath.Request{Model: "m", Tokens: p}
@@ -201,6 +204,44 @@ func TestLateAnswersEndNoStream(t *testing.T) {
 	a.found(t, req)
 	if a.client.stream.Load() != s {
 		t.Error("the stream has ended")
+	}
+}
+
+// Where ports are mapped, or behind a load balancer, the port for gRPC can reach another service than index.url. Its
+// index may be of other workers, so it is not asked.
+func TestAStreamToAnotherServiceIsNotAsked(t *testing.T) {
+	w, other, log := serve(t, Config{}, nil), serve(t, Config{}, nil), new(testenv.Buffer)
+	testenv.Until(t, "the service serves", func() bool { return w.service.grpcPort.Load() > 0 })
+	w.service.grpcPort.Store(int32(port(t, other.rpc)))
+	a, req := fleetOf(t, w, nil, log)
+	const warning = "reaches another index service than index.url, so questions go over HTTP"
+	testenv.Until(t, "the log says so", func() bool { return strings.Contains(log.String(), warning) })
+	a.found(t, req)
+	if a.asks() >= 0 {
+		t.Error("the other service is asked")
+	}
+	a.stop()
+	a.client.noStream(1, errAstray)
+	if text := log.String(); strings.Count(text, warning) != 1 || strings.Contains(text, "asking the index service over gRPC") || !strings.Contains(text, "map it to the same number") {
+		t.Errorf("%s", text)
+	}
+}
+
+// When index.url reaches another process than before, such as another one behind a load balancer, the stream to the
+// former process ends.
+func TestAStreamEndsWhenTheServiceIsAnotherOne(t *testing.T) {
+	w, log := serve(t, Config{}, nil), new(testenv.Buffer)
+	a, req := fleetOf(t, w, nil, log)
+	testenv.Until(t, "the stream is open", func() bool { return a.asks() > 0 })
+	s := a.client.stream.Load()
+	if s.process == 0 || s.process != w.service.process || !s.leads(0) || !new(stream).leads(1) {
+		t.Errorf("the stream reaches %d, want %d; an older service has 0", s.process, w.service.process)
+	}
+	a.client.keepStream(t.Context(), port(t, w.rpc), s.process+1)
+	testenv.Until(t, "the stream has ended", func() bool { return strings.Contains(log.String(), "reason="+strconv.Quote(errAstray.Error())) })
+	a.found(t, req)
+	if a.asks() >= 0 {
+		t.Error("there is another stream")
 	}
 }
 
