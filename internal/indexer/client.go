@@ -62,6 +62,7 @@ type Client struct {
 	warned  atomic.Bool // the log has said that there can be no stream
 	astray  bool        // the log has said that a stream reaches another service; only the goroutine of a stream uses it
 	late    lateness
+	failed  minute // the log has said that a question was answered with an error
 
 	// Only Run uses the fields below.
 	silent     bool              // the last poll failed
@@ -139,7 +140,7 @@ func (c *Client) Match(ctx context.Context, q *warmpath.Lookup) error {
 		answer, err := s.ask(ctx, &question)
 		if err == nil {
 			c.late.answered(c.log, &c.config)
-			return v.matches(answer, q)
+			return c.noteFailed(q.Model, v.matches(answer, q))
 		}
 		if !errors.Is(err, errStream) {
 			c.missed(ctx)
@@ -151,10 +152,13 @@ func (c *Client) Match(ctx context.Context, q *warmpath.Lookup) error {
 	a.body.Reset(a.out)
 	if err := c.call(ctx, http.MethodPost, "/query_by_hash", a, maxAnswer); err != nil {
 		c.missed(ctx)
-		return err
+		if errors.As(err, new(*refusal)) {
+			return c.noteFailed(q.Model, err)
+		}
+		return err // the next poll notes what is wrong
 	}
 	c.late.answered(c.log, &c.config)
-	return v.matches(a.answer.Bytes(), q)
+	return c.noteFailed(q.Model, v.matches(a.answer.Bytes(), q))
 }
 
 // missed notes that a question got no answer. The context of the question says whether its time is over. If most

@@ -245,6 +245,31 @@ func TestAStreamEndsWhenTheServiceIsAnotherOne(t *testing.T) {
 	}
 }
 
+// The log names the error of an answer, over HTTP as over gRPC, at most once a minute.
+func TestTheLogNamesTheErrorOfAnAnswer(t *testing.T) {
+	for _, over := range []string{"gRPC", "HTTP"} {
+		w, log := serve(t, Config{}, nil), new(testenv.Buffer)
+		testenv.Until(t, "the service serves", func() bool { return w.service.grpcPort.Load() > 0 })
+		want := "answers NotFound: no worker serves"
+		if over == "HTTP" {
+			want = "answers /query_by_hash with 404: "
+			w.service.grpcPort.Store(0)
+		}
+		a, _ := fleetOf(t, w, nil, log)
+		if over == "gRPC" {
+			testenv.Until(t, "the stream is open", func() bool { return a.asks() > 0 })
+		}
+		for range 3 {
+			if err := a.client.Match(t.Context(), &warmpath.Lookup{Model: "other", BlockSize: 16, Keys: []block.Key{1}}); err == nil {
+				t.Errorf("%s: no error", over)
+			}
+		}
+		if text := log.String(); strings.Count(text, "level=WARN") != 1 || strings.Count(text, want) != 1 {
+			t.Errorf("%s: want one line with %q:\n%s", over, want, text)
+		}
+	}
+}
+
 // A stream that takes no more questions refuses them at once.
 func TestAFullStreamLetsQuestionsGoAnotherWay(t *testing.T) {
 	s := &stream{questions: make(chan rawMessage, 1), ended: make(chan struct{}), stop: func(error) {}, waiting: map[uint64]*asked{}}

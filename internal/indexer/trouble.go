@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // trouble says why a service cannot be used, and what to do about it.
@@ -69,6 +70,15 @@ func (r *refusal) trouble(hasKey bool) trouble {
 		return trouble{failing, "the router tries again; the log of the service says why"}
 	}
 	return trouble{noService, checkURL}
+}
+
+// noteFailed logs, at most once a minute, that the service answered a question with an error, and returns the error.
+func (c *Client) noteFailed(model string, err error) error {
+	if err != nil && c.failed.begins(time.Now()) {
+		c.log.Warn("the index service answers a question with an error: the request is decided by load",
+			"service", c.config.URL, "model", model, "error", c.blank(err.Error()))
+	}
+	return err
 }
 
 // plain returns the text of an error of a connection to the service, without the advice about workers that
