@@ -355,7 +355,7 @@ func (c *Client) lost(snap *fleet.Snapshot, err error) {
 	if c.current != nil {
 		c.current.stop(errDown)
 	}
-	now := troubleOf(err, c.address, c.config.Key != "")
+	now := troubleOf(err, c.address, c.config.Key != "", c.listed > 0)
 	if !c.silent {
 		c.silent, c.down = true, time.Now()
 	}

@@ -32,8 +32,9 @@ const (
 // checkURL is what to do when something else answers.
 const checkURL = "index.url must be the HTTP address of warmpath index (--listen, port 8090 by default), with https:// if it has TLS"
 
-// troubleOf returns what err, of a request to the service at host, means. hasKey says that the router sent a key.
-func troubleOf(err error, host string, hasKey bool) trouble {
+// troubleOf returns what err, of a request to the service at host, means. hasKey says that the router sent a key, and
+// known that the service has answered before.
+func troubleOf(err error, host string, hasKey, known bool) trouble {
 	refused, dns := new(refusal), new(net.DNSError)
 	text := err.Error()
 	switch {
@@ -51,7 +52,10 @@ func troubleOf(err error, host string, hasKey bool) trouble {
 		return trouble{noTLS, "its certificate is not accepted: set index.tls.ca_file to the certificate of its authority, and index.tls.server_name to a name in its certificate"}
 	case strings.Contains(text, "remote error") && strings.Contains(text, "certificate"):
 		return trouble{noTLS, "it refuses the router's certificate: set index.tls.cert_file and index.tls.key_file to one that it accepts"}
-	case strings.Contains(text, "HTTP/2"), strings.Contains(text, "http2: "), strings.Contains(text, "unexpected EOF"), errors.Is(err, errWire):
+	case errors.Is(err, errWire), strings.Contains(text, "looked like an HTTP/1.1 header"):
+		return trouble{noService, checkURL}
+	case known: // it speaks HTTP/2, so it stopped while it answered
+	case strings.Contains(text, "HTTP/2"), strings.Contains(text, "http2: "), strings.Contains(text, "unexpected EOF"):
 		return trouble{noService, checkURL}
 	}
 	return trouble{noAnswer, fmt.Sprintf("look whether warmpath index runs at %s", host)}

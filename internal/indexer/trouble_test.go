@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"errors"
 	"io"
 	"log"
 	"net"
@@ -74,5 +75,40 @@ func TestTheLogSaysWhatIsWrongWithTheIndexService(t *testing.T) {
 				t.Errorf("want %q and %q:\n%s", c.what, c.next, text)
 			}
 		})
+	}
+}
+
+// A service that is killed while it answers is away: index.url is right.
+func TestAServiceThatIsKilledWhileItAnswersIsAway(t *testing.T) {
+	f, log := newFreezer(t), new(testenv.Buffer)
+	a := newAsker(t, f.URL, nil, log)
+	a.stop() // only the test polls
+	a.client.poll(t.Context())
+	f.forget()
+	f.lists.Store(true)
+	polled := make(chan *listing)
+	go func() { polled <- a.client.poll(t.Context()) }()
+	testenv.Until(t, "the service is asked", func() bool { return f.called("/workers") })
+	f.CloseClientConnections()
+	if list := <-polled; list != nil {
+		t.Error("there is a list")
+	}
+	if text := log.String(); !strings.Contains(text, noAnswer) || !strings.Contains(text, "look whether warmpath index runs") || strings.Contains(text, noService) {
+		t.Errorf("%s", text)
+	}
+	for name, c := range map[string]struct {
+		err   error
+		known bool
+		want  string
+	}{
+		"killed":              {io.ErrUnexpectedEOF, true, noAnswer},
+		"never an answer":     {io.ErrUnexpectedEOF, false, noService},
+		"a lost connection":   {errors.New("http2: client connection lost"), true, noAnswer},
+		"another server":      {errors.New(`http2: failed reading the frame payload: note that the frame header looked like an HTTP/1.1 header`), true, noService},
+		"an answer of others": {errWire, true, noService},
+	} {
+		if is := troubleOf(c.err, "h", false, c.known); is.what != c.want {
+			t.Errorf("%s: %q, want %q", name, is.what, c.want)
+		}
 	}
 }
