@@ -357,12 +357,11 @@ func (g *registry) unregister(r *removal) error {
 	worker := strings.TrimRight(r.worker, "/")
 	name := pooled(worker, r.group)
 	e := g.entries[name]
-	if e == nil {
-		why := errAbsent
-		if from := g.listed(name); from != "" {
-			why = fmt.Errorf("%w: the service lists it itself (%s)", errAbsent, from)
-		}
-		return fmt.Errorf("%w: %s in group %s", why, api.Quoted(r.worker), api.Quoted(groupOf(name)))
+	switch from := g.listed(name); {
+	case from != "": // also if there is still an entry of its registration: removeEnded removes that
+		return fmt.Errorf("%w: the service lists it itself (%s): %s in group %s", errAbsent, from, api.Quoted(r.worker), api.Quoted(groupOf(name)))
+	case e == nil:
+		return fmt.Errorf("%w: %s in group %s", errAbsent, api.Quoted(r.worker), api.Quoted(groupOf(name)))
 	}
 	if model, _ := unpooled(e.model); r.model != "" && r.model != model {
 		return fmt.Errorf("%w: %s serves %s", errAbsent, api.Quoted(r.worker), api.Quoted(model))

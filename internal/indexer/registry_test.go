@@ -129,8 +129,9 @@ func TestARegistrationIsBoundedAndEndsWithItsLease(t *testing.T) {
 	clear(g.entries)
 }
 
-// Discovery may find a worker just when the worker's lease ends. The worker is then discovery's, and stays.
-func TestAWorkerThatIsListedOutlivesItsLease(t *testing.T) {
+// Discovery may find a worker just when the worker's lease ends, or when a program unregisters it. The worker is then
+// discovery's, and stays.
+func TestAWorkerThatIsListedOutlivesItsRegistration(t *testing.T) {
 	var listed atomic.Bool
 	w := serve(t, Config{}, func(p *Parts) {
 		p.Listed = func(string) string {
@@ -148,6 +149,12 @@ func TestAWorkerThatIsListedOutlivesItsLease(t *testing.T) {
 	}
 	w.worker("http://a", nil)
 	listed.Store(true)
+	if err := g.unregister(&removal{worker: "http://a"}); !errors.Is(err, errAbsent) || !strings.Contains(err.Error(), "lists it itself (list)") {
+		t.Error(err)
+	}
+	if n := len(w.fleet.Snapshot().Workers()); n != 1 {
+		t.Errorf("%d workers in the fleet after /unregister, want 1", n)
+	}
 	g.expire(now.Add(2 * time.Hour))
 	if n := len(w.fleet.Snapshot().Workers()); g.len() != 0 || n != 1 {
 		t.Errorf("%d registered workers, want 0, and %d in the fleet, want 1", g.len(), n)
