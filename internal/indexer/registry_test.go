@@ -245,7 +245,7 @@ func TestARankLeavesAWholeWorker(t *testing.T) {
 	}
 }
 
-// What leaves a worker leaves the fleet's snapshot before /unregister is answered: the last of its ranks, or its adapter.
+// What leaves a worker leaves the snapshot before /unregister is answered: the last of its ranks, or its adapter.
 func TestWhatIsUnregisteredLeavesTheSnapshotAtOnce(t *testing.T) {
 	w := serve(t, Config{}, nil)
 	for _, what := range []string{`"dp_rank":0,"endpoint":"tcp://h:1"`, `"dp_rank":1,"endpoint":"tcp://h:2"`, `"dp_rank":0,"endpoint":"tcp://h:1","lora_name":"sql"`} {

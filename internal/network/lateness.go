@@ -30,7 +30,7 @@ func (l *Lateness) InTime() {
 	l.mu.Unlock()
 }
 
-// Late records an answer that was late. If now most answers are late, it returns how long to leave the server alone: one
+// Late records an answer that was late. If now most answers are late, it returns how long to leave the server alone: a
 // second the first time, and twice as long each time that most answers are late again within a minute after a rest, but
 // at most a minute. Otherwise, and during a rest, it returns 0.
 func (l *Lateness) Late(now time.Time) (rest time.Duration) {

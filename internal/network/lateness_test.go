@@ -7,7 +7,7 @@ import (
 	"github.com/warmpath/warmpath/internal/network"
 )
 
-// lateAnswers records late answers until the server is left alone, and returns for how long, and after how many answers.
+// lateAnswers records late answers until the server is left alone. It returns for how long, and after how many answers.
 func lateAnswers(w *network.Lateness, now time.Time) (rest time.Duration, n int) {
 	for n = 1; n < 100; n++ {
 		if rest = w.Late(now); rest > 0 {
