@@ -70,8 +70,8 @@ func TestTheDefaultsAreThoseOfTheDocumentation(t *testing.T) {
 	if c := DefaultConfig(); c != want {
 		t.Errorf("%+v, want %+v", c, want)
 	}
-	if mostLate != 8 || beatsPerLease != 10 {
-		t.Errorf("%d late lookups, %d signs of life in a lease", mostLate, beatsPerLease)
+	if network.MostLate != 8 || beatsPerLease != 10 {
+		t.Errorf("%d late lookups, %d signs of life in a lease", network.MostLate, beatsPerLease)
 	}
 	if p := NewPlacements(want, PlacementsParts{}); p.patience != 3*time.Second || maxPlaced != 1<<16 || maxPlacedKeys != 1<<23 {
 		t.Errorf("placements wait %v, at most %d with %d keys", p.patience, maxPlaced, maxPlacedKeys)

@@ -187,13 +187,13 @@ func TestAFrozenServerHoldsNoRequestForLong(t *testing.T) {
 	s.Pause()
 	resume := sync.OnceFunc(s.Resume)
 	defer resume()
-	for range mostLate {
+	for range network.MostLate {
 		if n := w.blocks(0, 1); n != -1 {
 			t.Errorf("%d blocks from a frozen server", n)
 		}
 	}
 	if w.trust(0) != fleet.TrustNone {
-		t.Errorf("trust %v after %d late answers", w.trust(0), mostLate)
+		t.Errorf("trust %v after %d late answers", w.trust(0), network.MostLate)
 	}
 	began := time.Now()
 	for range 100 {
@@ -204,37 +204,6 @@ func TestAFrozenServerHoldsNoRequestForLong(t *testing.T) {
 	}
 	resume()
 	w.exact(0, 1)
-}
-
-func TestALateAnswerCostsOneLookupAndNotTheTrust(t *testing.T) {
-	m, _, prompt, keys := pair(t, testenv.StartValkey(t, "valkey"))
-	m.bench.fleet.SetTrust(0, fleet.TrustExact, "")
-	m.index.Store(0, prompt)
-	m.settle()
-	trusted := func() bool {
-		level, _ := m.bench.fleet.Snapshot().Trust(0)
-		return level != fleet.TrustNone && m.reader.table.Load() != nil
-	}
-	left, cancel := context.WithCancel(t.Context())
-	cancel()
-	for range 2 * mostLate {
-		m.reader.missed(left, context.Canceled)
-	}
-	if !trusted() {
-		t.Error("clients that left took the trust away")
-	}
-	for n := range 2 * (mostLate - 1) {
-		m.reader.missed(t.Context(), context.DeadlineExceeded)
-		if !trusted() {
-			t.Fatalf("%d late answers took the trust away", n+1)
-		}
-		if n == mostLate-2 { // an answer in time
-			m.match(keys, nil)
-		}
-	}
-	if m.reader.missed(t.Context(), context.DeadlineExceeded); trusted() {
-		t.Errorf("%d late answers in a row took no trust away", mostLate)
-	}
 }
 
 func TestAServerThatWasEmptiedIsFilledAgain(t *testing.T) {

@@ -19,6 +19,7 @@ type lookup struct {
 	names   []string
 	values  []string // for each name, its value; "" is none
 	moments []moment
+	asked   bool // the server was asked
 }
 
 // side is what a lookup finds in one table.
@@ -177,6 +178,7 @@ func (l *lookup) fetchFirst(ctx context.Context, r *Reader, client valkey.Client
 // the same time.
 func (l *lookup) fetch(ctx context.Context, r *Reader, client valkey.Client) error {
 	r.counts.roundTrips.Add(1)
+	l.asked = true
 	l.values = l.values[:0]
 	if !r.config.Cluster {
 		return l.add(client.Do(ctx, client.B().Mget().Key(l.names...).Build()), len(l.names))

@@ -3,7 +3,6 @@ package sharedindex
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -35,7 +34,7 @@ type ReaderParts struct {
 }
 
 // Reader looks prompts up in a shared index, and sets the trust of the fleet's holders from what the writers say. While
-// the server does not answer, no holder is trusted. All methods are safe for concurrent use.
+// the server does not answer, or answers too late, no holder is trusted. All methods are safe for concurrent use.
 type Reader struct {
 	config  Config
 	parts   ReaderParts
@@ -46,7 +45,7 @@ type Reader struct {
 	client  atomic.Pointer[valkey.Client]
 	poke    chan struct{} // has an element if the server should be asked at once
 	pool    sync.Pool     // of *lookup
-	late    atomic.Int64  // lookups that were late since the last answer
+	rests   rests
 	problem problem
 
 	// The fields below belong to Run's goroutine.
@@ -58,8 +57,8 @@ type Reader struct {
 	// differing are the blocks that can not be found, with an entry of a holder of some.
 	differing map[unfound]*holderEntry
 
-	mu      sync.Mutex               // guards the field below; it is not held while the log is written
-	trusted map[fleet.Holder]opinion // what the reader told the fleet last
+	mu      sync.Mutex               // guards the field below and those of rests; it is not held while the log is written
+	trusted map[fleet.Holder]opinion // what the reader told the fleet last; during a rest, what it will tell after it
 }
 
 // opinion is a level of trust with its reason.
@@ -118,6 +117,7 @@ func (r *Reader) session(ctx context.Context) error {
 		select {
 		case <-tick.C:
 		case <-r.poke:
+		case <-r.restEnds():
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -208,6 +208,7 @@ func (r *Reader) distrust(err error) {
 // trust tells the fleet how far a holder's entries can be believed. Callers hold r.mu.
 func (r *Reader) trust(h fleet.Holder, o opinion) {
 	r.trusted[h] = o
+	o = r.rests.masked(o)
 	if level, why := r.parts.Fleet.Snapshot().Trust(h); level != o.level || why != o.why {
 		r.parts.Fleet.SetTrust(h, o.level, o.why)
 	}
@@ -364,6 +365,7 @@ func (r *Reader) use(series string, all []*description, writers int, learned *pl
 		}
 	}
 	r.takeSizes(snap, best, keys)
+	r.endRest()
 	missing := "no writer of the shared index knows this worker"
 	if writers == 0 {
 		missing = nobodyWrites
@@ -426,13 +428,21 @@ func betterThan(a, b *holderEntry) bool {
 }
 
 // Match appends to q.Matches what each holder of the fleet has of a prompt. It asks the server at most twice, and waits
-// at most for Config.Timeout. After an error of the connection, or after mostLate late answers in a row, nobody is
-// trusted until the server answers again.
+// at most for Config.Timeout. After an error of the connection nobody is trusted until the server answers again. If
+// most lookups are late, the server is left alone for a while, and Match returns at once.
 func (r *Reader) Match(ctx context.Context, q *warmpath.Lookup) error {
 	t, client := r.table.Load(), r.client.Load()
-	if t == nil || client == nil {
+	err := ctx.Err() // the lookups before this one may have taken all the time
+	switch {
+	case err != nil:
+	case t == nil || client == nil:
+		err = errNoServer
+	case r.rests.now.Load():
+		err = errLate
+	}
+	if err != nil {
 		r.counts.failed.Add(1)
-		return errNoServer
+		return err
 	}
 	if q.Matches = q.Matches[:0]; len(q.Keys) == 0 {
 		return nil
@@ -442,33 +452,17 @@ func (r *Reader) Match(ctx context.Context, q *warmpath.Lookup) error {
 	defer cancel()
 	l := r.pool.Get().(*lookup)
 	defer r.pool.Put(l)
+	l.asked = false
 	if err := r.look(ctx, l, *client, t, q); err != nil {
 		r.counts.failed.Add(1)
 		r.missed(asker, err)
 		return fmt.Errorf("look up %d blocks: %w", len(q.Keys), err)
 	}
-	r.late.Store(0)
+	if l.asked { // an answer of the cache says nothing about the server
+		r.rests.lateness.InTime()
+	}
 	r.counts.lookups.Add(1)
 	return nil
-}
-
-// mostLate is how many lookups in a row may be late. One late lookup says little: this machine may be busy. A server
-// that does not answer in time for long is as good as none.
-const mostLate = 8
-
-// missed records a lookup without an answer. It says nothing about the server if the asker ended first.
-func (r *Reader) missed(asker context.Context, err error) {
-	if asker.Err() != nil {
-		return
-	}
-	if !errors.Is(err, context.DeadlineExceeded) || r.late.Add(1) >= mostLate {
-		r.late.Store(0)
-		r.lost(err)
-	}
-	select {
-	case r.poke <- struct{}{}: // the server is asked at once, with more patience
-	default:
-	}
 }
 
 // slotFor returns the place of a slot's holder in seats, or -1 if the holder's keys are not those of the question.
