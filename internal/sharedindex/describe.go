@@ -67,11 +67,16 @@ func decodeDescription(text string) (*description, error) {
 		return nil, fmt.Errorf("a description has version %d, this program knows version %d: let writers and routers have the same version of warmpath", d.Version, descriptionVersion)
 	}
 	for i := range d.Holders {
-		if h := &d.Holders[i]; h.Slot > maxSlot || h.BlockSize < 0 || h.BlockSize > block.MaxSize || len(h.Groups) > 4*kvindex.MaxGroups {
+		if h := &d.Holders[i]; !h.possible() {
 			return nil, fmt.Errorf("a description has impossible values for rank %d of a worker", h.Rank)
 		}
 	}
 	return d, nil
+}
+
+// possible reports whether a writer may have written the entry. Only a holder without a slot may have no block size.
+func (h *holderEntry) possible() bool {
+	return h.Slot <= maxSlot && h.BlockSize >= 0 && h.BlockSize <= block.MaxSize && (h.BlockSize > 0 || h.Slot == 0) && len(h.Groups) <= 4*kvindex.MaxGroups
 }
 
 // descriptions are what writers said last. A sign of life often has only another serial, and decoding thousands of

@@ -4,12 +4,14 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+
+	"github.com/warmpath/warmpath/block"
 )
 
 // described returns the text of a description as a writer writes it.
 func described(t *testing.T, serial uint64, change func(*description)) string {
 	t.Helper()
-	d := description{Version: descriptionVersion, Serial: serial, Series: []byte("abcd"), Holders: []holderEntry{{URL: "http://worker-0", Slot: 7, Trust: "exact"}}}
+	d := description{Version: descriptionVersion, Serial: serial, Series: []byte("abcd"), Holders: []holderEntry{{URL: "http://worker-0", Slot: 7, BlockSize: 16, Trust: "exact"}}}
 	change(&d)
 	text, err := json.Marshal(&d)
 	if err != nil {
@@ -75,6 +77,28 @@ func TestOnlyTheSerialIsLeftOut(t *testing.T) {
 		_, want := decodeDescription(other)
 		if _, err := heard.decode("a", other); other == text || (err == nil) != (want == nil) {
 			t.Errorf("%s: %v, want %v", other, err, want)
+		}
+	}
+}
+
+// A router would take the size of such an entry, and find no block.
+func TestAWriterWithImpossibleValuesIsLeftOut(t *testing.T) {
+	for what, c := range map[string]struct {
+		slot uint32
+		size int
+		ok   bool
+	}{
+		"a slot and a block size":      {1, 16, true},
+		"no slot and no block size":    {0, 0, true},
+		"a slot and no block size":     {1, 0, false},
+		"a slot and a size below 0":    {1, -1, false},
+		"no slot and a size below 0":   {0, -1, false},
+		"a block size that is too big": {1, block.MaxSize + 1, false},
+		"a slot that is too big":       {maxSlot + 1, 16, false},
+	} {
+		_, err := decodeDescription(described(t, 1, func(d *description) { d.Holders[0].Slot, d.Holders[0].BlockSize = c.slot, c.size }))
+		if (err == nil) != c.ok {
+			t.Errorf("%s: %v", what, err)
 		}
 	}
 }

@@ -392,7 +392,7 @@ func TestASlotThatAnotherWriterHasIsGivenUp(t *testing.T) {
 	m.index.Store(0, prompt)
 	m.settle()
 	slot := m.writer.mirror.copies()[0].slot
-	other := description{Version: descriptionVersion, Serial: 1, Series: []byte(m.writer.names.series), Holders: []holderEntry{{URL: "http://elsewhere", Slot: slot}}}
+	other := description{Version: descriptionVersion, Serial: 1, Series: []byte(m.writer.names.series), Holders: []holderEntry{{URL: "http://elsewhere", Slot: slot, BlockSize: 16}}}
 	text, err := json.Marshal(&other)
 	if err != nil || slot == 0 {
 		t.Fatal(err, slot)
