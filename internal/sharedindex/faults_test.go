@@ -216,6 +216,28 @@ func TestAServerThatWasEmptiedIsFilledAgain(t *testing.T) {
 	w.exact(0, 1)
 }
 
+// A server that evicts may evict the keys by which the index is found.
+func TestALostKeyNamesEvictionAsAReason(t *testing.T) {
+	s := testenv.StartValkey(t, "valkey")
+	w := start(t, func(c *Config) { c.URL = "valkey://" + s.Address })
+	w.store(0, 1)
+	for _, c := range []struct{ key, says string }{
+		{"warmpath:slots", "counts slots anew"},
+		{"warmpath:writer:" + w.writer.id, "lost the writer's description"},
+	} {
+		testenv.Until(t, c.key+" is missed, and the log says why it may be", func() bool {
+			command(t, s, "DEL", c.key)
+			for line := range strings.Lines(w.log.String()) {
+				if strings.Contains(line, c.says) && strings.Contains(line, "it evicts keys (then raise its maxmemory)") {
+					return true
+				}
+			}
+			return false
+		})
+		w.exact(0, 1)
+	}
+}
+
 // command sends one inline command to a server.
 func command(t *testing.T, s *testenv.ValkeyServer, words ...string) string {
 	t.Helper()

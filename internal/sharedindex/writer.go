@@ -241,7 +241,7 @@ func (w *Writer) assign(ctx context.Context, client valkey.Client, now time.Time
 }
 
 // errSeries means that the slots of this session count no more.
-var errSeries = errors.New("the server counts slots anew: it was emptied, or there were none left")
+var errSeries = errors.New("the server counts slots anew: it was restarted or emptied, it evicts keys (then raise its maxmemory), or there were none left")
 
 // take gets n slots from the server and gives them to holders. With n = 0 it only looks whether the series goes on.
 func (w *Writer) take(ctx context.Context, client valkey.Client, n int) error {
@@ -292,7 +292,7 @@ func (w *Writer) describe(ctx context.Context, client valkey.Client, now time.Ti
 		return fmt.Errorf("write the description: %w", err)
 	}
 	if was != w.sent {
-		return errors.New("the server lost the writer's description: it was restarted, emptied, or did not answer for too long")
+		return errors.New("the server lost the writer's description: it was restarted or emptied, it evicts keys (then raise its maxmemory), or it did not answer for too long")
 	}
 	w.sent, w.beat = string(text), now
 	at, old := strconv.FormatInt(now.UnixMilli(), 10), strconv.FormatInt(now.Add(-2*listedFor).UnixMilli(), 10)
