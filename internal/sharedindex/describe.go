@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/warmpath/warmpath/block"
@@ -108,9 +109,22 @@ func (s *descriptions) decode(id, text string) (*description, error) {
 	return d, nil
 }
 
-// keep forgets all writers but those of texts.
-func (s *descriptions) keep(texts map[string]string) {
+// heardOf is what one writer says, or why it cannot be understood.
+type heardOf struct {
+	id  string
+	d   *description
+	err error
+}
+
+// all decodes what writers say, in the order of their ids, and forgets all other writers. texts are by id.
+func (s *descriptions) all(texts map[string]string) []heardOf {
 	maps.DeleteFunc(s.last, func(id string, _ decoded) bool { return texts[id] == "" })
+	list := make([]heardOf, 0, len(texts))
+	for _, id := range slices.Sorted(maps.Keys(texts)) {
+		d, err := s.decode(id, texts[id])
+		list = append(list, heardOf{id, d, err})
+	}
+	return list
 }
 
 // withoutSerial returns the part of a description after its serial, or all of it if it does not begin as writers of

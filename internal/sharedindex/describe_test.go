@@ -53,7 +53,11 @@ func TestASignOfLifeIsDecodedOnlyIfMoreThanTheSerialChanged(t *testing.T) {
 			t.Errorf("%s: the description is %s, want %s", what, now, text)
 		}
 	}
-	heard.keep(map[string]string{"b": "text"})
+	second := described(t, 10, same)
+	list := heard.all(map[string]string{"c": "no description", "b": second})
+	if len(list) != 2 || list[0].id != "b" || list[0].d != decode("b", second) || list[1].id != "c" || list[1].err == nil {
+		t.Errorf("two writers say %+v", list)
+	}
 	if len(heard.last) != 1 {
 		t.Errorf("%d writers are remembered, one is left", len(heard.last))
 	}

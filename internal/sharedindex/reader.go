@@ -313,17 +313,15 @@ func (r *Reader) follow(ctx context.Context, client valkey.Client) error {
 	if err != nil && !valkey.IsValkeyNil(err) {
 		return fmt.Errorf("read the series: %w", err)
 	}
-	r.heard.keep(texts)
 	var all []*description
-	for _, id := range slices.Sorted(maps.Keys(texts)) {
-		d, err := r.heard.decode(id, texts[id])
-		if err != nil {
+	for _, writer := range r.heard.all(texts) {
+		if writer.err != nil {
 			r.counts.invalid.Add(1)
-			r.problem.tell("a writer of the shared index is left out", err)
+			r.problem.tell("a writer of the shared index is left out", writer.err)
 			continue
 		}
-		if string(d.Series) == series {
-			all = append(all, d)
+		if string(writer.d.Series) == series {
+			all = append(all, writer.d)
 		}
 	}
 	learned, err := r.readPlaced(ctx, client)

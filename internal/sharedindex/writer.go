@@ -357,19 +357,17 @@ func (w *Writer) lookAround(ctx context.Context, client valkey.Client, now time.
 			lowest = min(lowest, b.slot)
 		}
 	}
-	w.heard.keep(texts)
-	for id, text := range texts {
-		d, err := w.heard.decode(id, text)
-		if err != nil {
+	for _, other := range w.heard.all(texts) {
+		if other.err != nil {
 			return nil // another version: its slots are not known
 		}
-		if string(d.Series) != w.names.series {
+		if string(other.d.Series) != w.names.series {
 			continue
 		}
-		for i := range d.Holders {
-			if slot := d.Holders[i].Slot; slot != 0 {
+		for i := range other.d.Holders {
+			if slot := other.d.Holders[i].Slot; slot != 0 {
 				lowest = min(lowest, slot)
-				others[slot] = id != w.id || others[slot]
+				others[slot] = other.id != w.id || others[slot]
 			}
 		}
 	}
