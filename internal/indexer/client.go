@@ -60,9 +60,12 @@ type Client struct {
 	secure  bool
 	network network.Network
 	warned  atomic.Bool // the log has said that there can be no stream
-	astray  bool        // the log has said that a stream reaches another service; only the goroutine of a stream uses it
 	late    lateness
 	failed  minute // the log has said that a question was answered with an error
+
+	// Only the goroutine of a stream uses the fields below.
+	astray   bool      // the log has said that a stream reaches another service
+	astrayAt time.Time // when a stream last ended for that
 
 	// Only Run uses the fields below.
 	silent     bool              // the last poll failed

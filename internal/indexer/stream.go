@@ -24,8 +24,8 @@ const (
 	openTimeout = 2 * time.Second
 	// openEvery is the time between the end of a stream, or of an attempt, and the next attempt.
 	openEvery = time.Second
-	// astrayEvery is the same after a stream that reached another service than index.url. Only a change of the network
-	// mends that, and a load balancer may show the router another service each time.
+	// astrayEvery is the same if the stream reached another service than index.url, and the one before did, too. Only a
+	// change of the network mends that, and a load balancer may show the router another service each time.
 	astrayEvery = time.Minute
 	// maxQueued bounds the questions that wait to be sent, and maxWaiting those without an answer. Questions beyond them
 	// go over HTTP.
@@ -269,15 +269,24 @@ func (c *Client) keepStream(ctx context.Context, port int, process uint64) {
 		} else {
 			c.noStream(port, err)
 		}
-		pause := openEvery
-		if errors.Is(err, errAstray) {
-			pause = astrayEvery
-		}
 		select {
-		case <-time.After(pause):
+		case <-time.After(c.pauseAfter(err)):
 		case <-ctx.Done():
 		}
 	})
+}
+
+// pauseAfter returns how long to wait after a stream that ended with an error. A service that was replaced by another
+// process is asked again soon.
+func (c *Client) pauseAfter(err error) time.Duration {
+	if !errors.Is(err, errAstray) {
+		return openEvery
+	}
+	again := time.Since(c.astrayAt) < 2*astrayEvery
+	if c.astrayAt = time.Now(); again {
+		return astrayEvery
+	}
+	return openEvery
 }
 
 // noStream logs once why a stream could not be opened, until one can be opened.

@@ -228,7 +228,7 @@ func TestAStreamToAnotherServiceIsNotAsked(t *testing.T) {
 }
 
 // When index.url reaches another process than before, such as another one behind a load balancer, the stream to the
-// former process ends.
+// former process ends, and there is soon one to the new process.
 func TestAStreamEndsWhenTheServiceIsAnotherOne(t *testing.T) {
 	w, log := serve(t, Config{}, nil), new(testenv.Buffer)
 	a, req := fleetOf(t, w, nil, log)
@@ -240,8 +240,10 @@ func TestAStreamEndsWhenTheServiceIsAnotherOne(t *testing.T) {
 	a.client.keepStream(t.Context(), port(t, w.rpc), s.process+1)
 	testenv.Until(t, "the stream has ended", func() bool { return strings.Contains(log.String(), "reason="+strconv.Quote(errAstray.Error())) })
 	a.found(t, req)
-	if a.asks() >= 0 {
-		t.Error("there is another stream")
+	testenv.Until(t, "there is a stream to the process of index.url", func() bool { return a.asks() > 0 })
+	a.stop()
+	if first, again := a.client.pauseAfter(errAstray), a.client.pauseAfter(io.EOF); first != astrayEvery || again != openEvery {
+		t.Errorf("after a second stream that leads elsewhere the pause is %v, and after another end %v", first, again)
 	}
 }
 
