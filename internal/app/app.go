@@ -213,7 +213,10 @@ func (a *App) makeAdmin(cfg *config.Config, bodies *proxy.Bodies, operators gate
 	parts := admin.Parts{
 		Router: a.router, Gateway: a.gateway, Telemetry: a.telemetry, Tenants: a.tenants, Certificates: a.adminCertificates, Sources: a.sources(), Bodies: bodies, Log: a.log,
 		Connections: operators, Streams: a.streams, IndexHolders: a.indexHolders, Workers: a.workers, Notes: a.workers.Notes, TokenModels: a.showModels,
-		Stalled: a.stalled, Meant: config.Meant, Snapshot: a.giver,
+		Stalled: a.stalled, Meant: config.Meant,
+	}
+	if !cfg.Index.Elsewhere() {
+		parts.Snapshot = a.giver
 	}
 	if a.replica != nil {
 		parts.Replicas = a.replica.Status

@@ -13,3 +13,6 @@ func (a *App) Telemetry() *telemetry.Telemetry { return a.telemetry }
 
 // IndexConnections returns the bounds of the index service's connections.
 func (a *App) IndexConnections() indexer.Connections { return a.service.Connections }
+
+// OtherAdmins returns the admin addresses of the routers of sync that this one asks for snapshots.
+func (a *App) OtherAdmins() []string { return a.keeper.Others() }

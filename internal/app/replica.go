@@ -19,6 +19,7 @@ func (a *App) useSync(cfg *config.Config, options *warmpath.Options) {
 		NewPeer:     func() *warmpath.Peer { return a.router.NewPeer() },
 		SetReplicas: func(own, count int) { a.router.SetReplicas(own, count) },
 		Fleet:       a.fleet, Tenants: a.tenants, Log: a.log, Name: ownName(cfg.Listen), Version: a.options.Version,
+		NoIndex: cfg.Index.Elsewhere(),
 	})
 	options.Observer = a.replica.Observer()
 }

@@ -17,5 +17,13 @@ func TestOnlySignedMessagesTellWhomToAsk(t *testing.T) {
 		if got := a.otherAdmins(&cfg) != nil; got != want {
 			t.Errorf("with the key %q other routers are asked: %v", key, got)
 		}
+		for _, elsewhere := range []func(){
+			func() { cfg.Index.URL = "http://index:8090" },
+			func() { cfg.Index.URL, cfg.Index.Backend = "", config.BackendValkey },
+		} {
+			if elsewhere(); a.otherAdmins(&cfg) != nil {
+				t.Errorf("with the key %q a router without an index of its own asks for one", key)
+			}
+		}
 	}
 }

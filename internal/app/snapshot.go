@@ -35,9 +35,9 @@ func (a *App) useSnapshots(cfg *config.Config) error {
 
 // otherAdmins returns what finds the admin addresses of other routers in addition to index.peers; nil: nothing does.
 // Routers that share their requests tell theirs, if the messages are signed: this router shows its admin key to whom it
-// asks.
+// asks. A router without an index of its own has no use for snapshots.
 func (a *App) otherAdmins(cfg *config.Config) func() []string {
-	if a.replica == nil || cfg.Sync.Key == "" {
+	if a.replica == nil || cfg.Sync.Key == "" || cfg.Index.Elsewhere() {
 		return nil
 	}
 	return a.replica.Admins

@@ -12,6 +12,7 @@ import (
 	"github.com/warmpath/warmpath"
 	"github.com/warmpath/warmpath/internal/app"
 	"github.com/warmpath/warmpath/internal/config"
+	"github.com/warmpath/warmpath/internal/replica"
 	"github.com/warmpath/warmpath/internal/tenant"
 	"github.com/warmpath/warmpath/test/testenv"
 )
@@ -129,4 +130,34 @@ func TestRoutersShareTheLimitsOfTenants(t *testing.T) {
 		}
 		return *list.Tenants[0].Remaining < acme[0].Burst
 	})
+}
+
+// A router that asks an index service, or reads the shared index, has no index for others. They see its admin listener,
+// and do not ask there for a snapshot.
+func TestARouterWithoutAnIndexIsNotAskedForOne(t *testing.T) {
+	var sync replica.Config
+	one, two := together(t, func(c *config.Config) {
+		c.Sync.Key = "a key that all routers have"
+		sync = c.Sync
+	})
+	cfg := settings()
+	sync.Listen = "127.0.0.1:0"
+	cfg.Sync, cfg.Index.Backend, cfg.Index.Valkey.URL = sync, config.BackendValkey, "valkey://127.0.0.1:1"
+	reader := startWith(t, cfg, app.Options{Log: slog.New(slog.DiscardHandler)})
+	one.wait("both other routers say where their operators are served", func() bool {
+		var s replica.Status
+		testenv.JSON(t, "http://"+one.AdminAddr().String()+"/admin/replicas", &s)
+		return len(s.Peers) == 2 && s.Peers[0].Admin != "" && s.Peers[1].Admin != ""
+	})
+	if got, want := one.OtherAdmins(), "http://"+two.AdminAddr().String(); len(got) != 1 || got[0] != want {
+		t.Errorf("%q are asked for snapshots, and only %s has an index", got, want)
+	}
+	resp, err := reader.client.Get("http://" + reader.AdminAddr().String() + "/admin/index/snapshot")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusNotFound {
+		t.Errorf("a router without an index answers a question for it with %s", resp.Status)
+	}
 }

@@ -77,7 +77,8 @@ func localAddress(remote string) netip.Addr {
 
 // Admins returns the addresses of the peers' admin listeners from which this router can read an index, as
 // http://HOST:PORT. Without a key there are none: anybody could tell an address. An address with TLS is left out,
-// since nothing says which certificate to trust. So is a loopback address of another machine.
+// since nothing says which certificate to trust. So is a loopback address of another machine, and the address of a
+// router without an index of its own.
 func (s *Sync) Admins() (all []string) {
 	if s.cfg.Key == "" {
 		return nil
@@ -97,7 +98,7 @@ func (s *Sync) Admins() (all []string) {
 func (s *Sync) usable(h *heartbeat) bool {
 	text, plain := strings.CutPrefix(h.admin, "http://")
 	at, err := netip.ParseAddrPort(text)
-	if !plain || err != nil || at.Addr().IsUnspecified() {
+	if h.noIndex || !plain || err != nil || at.Addr().IsUnspecified() {
 		return false
 	}
 	return !at.Addr().IsLoopback() || h.machine != "" && h.machine == s.machine

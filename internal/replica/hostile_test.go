@@ -282,6 +282,16 @@ func TestAPlacementWithoutAnAgeIsUnderstood(t *testing.T) {
 	}
 }
 
+// A router of an older version does not say whether it has an index of its own.
+func TestTheHeartbeatOfAnOlderRouterIsUnderstood(t *testing.T) {
+	h := heartbeat{name: "a router", requests: 5, hello: true}
+	old := h.append(nil)
+	c := content{data: old[:len(old)-1]}
+	if got := c.heartbeat(); c.err != nil || got != h {
+		t.Errorf("%v %+v", c.err, got)
+	}
+}
+
 func TestNamesOfOtherRoutersAreText(t *testing.T) {
 	h := heartbeat{name: "a\xff" + strings.Repeat("ä", 400), version: "\xf0", machine: strings.Repeat("m", 1000)}
 	c := content{data: h.append(nil)}

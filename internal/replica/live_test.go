@@ -261,6 +261,9 @@ func TestOnlyAddressesThatCanBeReachedAreAsked(t *testing.T) {
 			if got := s.usable(&heartbeat{admin: text, machine: machine}); got != want[i] {
 				t.Errorf("%q of the machine %s can be asked: %v", text, machine, got)
 			}
+			if s.usable(&heartbeat{admin: text, machine: machine, noIndex: true}) {
+				t.Errorf("%q can be asked, and the router there has no index of its own", text)
+			}
 		}
 	}
 }

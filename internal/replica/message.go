@@ -325,19 +325,23 @@ type heartbeat struct {
 	machine              string // the name of the sender's machine or container
 	requests             int    // requests under way at the sender
 	hello                bool   // the sender has just connected, and wants a heartbeat from each router at once
+	noIndex              bool   // the sender has no index of its own that another router could read
 }
 
 func (h *heartbeat) append(to []byte) []byte {
 	for _, s := range [...]string{h.name, h.admin, h.version, h.machine} {
 		to = appendString(to, s)
 	}
-	return appendBool(appendCount(to, h.requests), h.hello)
+	return appendBool(appendBool(appendCount(to, h.requests), h.hello), h.noIndex)
 }
 
 func (c *content) heartbeat() (h heartbeat) {
 	// These strings come with each heartbeat of the same few routers.
 	h.name, h.admin, h.version, h.machine = c.string(true), c.string(true), c.string(true), c.string(true)
 	h.requests, h.hello = c.count(), c.byte() == 1
+	if len(c.data) > 0 { // the heartbeat of an older router has ended
+		h.noIndex = c.byte() == 1
+	}
 	h.name, h.version, h.machine = label(h.name), label(h.version), label(h.machine)
 	return h
 }

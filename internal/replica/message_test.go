@@ -67,7 +67,7 @@ func TestALongPlacementIsToldByItsBeginning(t *testing.T) {
 }
 
 func TestOtherRecordsAreReadAsTheyWereWritten(t *testing.T) {
-	h := heartbeat{"a", "b", "c", "d", 5, true}
+	h := heartbeat{"a", "b", "c", "d", 5, true, true}
 	k := echo{5, 77, 8}
 	a := ask{9, true}
 	s := statePart{8, 7, 1, 3}

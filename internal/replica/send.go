@@ -138,7 +138,7 @@ func (w *sender) heartbeat(now time.Time) {
 	w.beat = now
 	s := w.s
 	underWay, _, _ := s.out.counts()
-	h := heartbeat{name: s.parts.Name, version: s.parts.Version, admin: w.reach, machine: s.machine, requests: underWay, hello: w.hello}
+	h := heartbeat{name: s.parts.Name, version: s.parts.Version, admin: w.reach, machine: s.machine, requests: underWay, hello: w.hello, noIndex: s.parts.NoIndex}
 	w.echoes = s.echoes(w.echoes[:0])
 	w.flush(func(to []byte) []byte {
 		to = appendRecord(to, recordHeartbeat, h.append)

@@ -26,6 +26,7 @@ type Parts struct {
 	Log         *slog.Logger     // required
 	Name        string           // the router's name if the configuration has none
 	Version     string           // the router's version
+	NoIndex     bool             // the router has no index of its own, so its peers cannot read it
 }
 
 // Sync tells the other routers of this router's requests, and takes theirs. Its methods may be called from any

@@ -83,7 +83,7 @@ func (r *refusal) next() string {
 		return "give both routers the same admin key (WARMPATH_ADMIN_KEY, admin.key_file or admin.key), " +
 			"or both index services the same WARMPATH_INDEX_KEY"
 	case r.status == http.StatusNotFound:
-		return "index.peers must name the admin listeners of routers (admin.listen, port 9090 by default); for warmpath index those of other index services"
+		return "index.peers must name the admin listeners of routers that have an index of their own (admin.listen, port 9090 by default); for warmpath index those of other index services"
 	}
 	return ""
 }
