@@ -425,7 +425,7 @@ func (a *App) runFollowers(ctx context.Context, g *group, stop context.CancelCau
 	}
 	g.run("models", stop, func() error { return a.models.Run(ctx) })
 	g.run("ingest", stop, func() error { return a.kvfeed.Run(ctx) })
-	g.run("snapshots", stop, func() error { return a.keepIndex(ctx) })
+	g.run("snapshots", stop, func() error { return a.keeper.Run(ctx) })
 	a.sharedIndex.run(ctx, g, stop)
 	g.run("stalls", stop, func() error { return a.watchStalls(ctx) })
 	if cfg.WatchInterval > 0 {

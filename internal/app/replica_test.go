@@ -14,14 +14,14 @@ func TestOnlySignedMessagesTellWhomToAsk(t *testing.T) {
 	for key, want := range map[string]bool{"": false, "a key": true} {
 		cfg := config.Default()
 		cfg.Sync.Key = key
-		if got := a.otherAdmins(&cfg) != nil; got != want {
+		if got := a.asksReplicas(&cfg); got != want {
 			t.Errorf("with the key %q other routers are asked: %v", key, got)
 		}
 		for _, elsewhere := range []func(){
 			func() { cfg.Index.URL = "http://index:8090" },
 			func() { cfg.Index.URL, cfg.Index.Backend = "", config.BackendValkey },
 		} {
-			if elsewhere(); a.otherAdmins(&cfg) != nil {
+			if elsewhere(); a.asksReplicas(&cfg) {
 				t.Errorf("with the key %q a router without an index of its own asks for one", key)
 			}
 		}

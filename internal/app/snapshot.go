@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"crypto/rand"
 	"fmt"
 	"net/http"
@@ -26,29 +25,21 @@ func (a *App) useSnapshots(cfg *config.Config) error {
 	if a.options.IndexOnly { // its peers are index services
 		key = cfg.IndexService.Key
 	}
-	a.keeper = snapshot.NewKeeper(cfg.Index.WarmStart, snapshot.Parts{
-		Feed: a.kvfeed, Client: client, Key: key, Name: name, Version: a.options.Version,
-		Room: cfg.Index.Bytes, Log: a.log, Others: a.otherAdmins(cfg),
-	})
+	parts := snapshot.Parts{
+		Feed: a.kvfeed, Client: client, Key: key, Name: name, Version: a.options.Version, Room: cfg.Index.Bytes, Log: a.log,
+	}
+	if a.asksReplicas(cfg) {
+		parts.Others, parts.Joining = a.replica.Admins, a.replica.FirstAdmins
+	}
+	a.keeper = snapshot.NewKeeper(cfg.Index.WarmStart, parts)
 	return nil
 }
 
-// otherAdmins returns what finds the admin addresses of other routers in addition to index.peers; nil: nothing does.
-// Routers that share their requests tell theirs, if the messages are signed: this router shows its admin key to whom it
-// asks. A router without an index of its own has no use for snapshots.
-func (a *App) otherAdmins(cfg *config.Config) func() []string {
-	if a.replica == nil || cfg.Sync.Key == "" || cfg.Index.Elsewhere() {
-		return nil
-	}
-	return a.replica.Admins
-}
-
-// keepIndex runs the keeper until ctx ends. A router that has just started hears first where its peers are.
-func (a *App) keepIndex(ctx context.Context) error {
-	if a.keeper.Others != nil && a.replica != nil {
-		a.replica.AwaitPeer(ctx)
-	}
-	return a.keeper.Run(ctx)
+// asksReplicas reports whether the routers that share their requests are asked for their index, in addition to
+// index.peers. Their messages must be signed: this router shows its admin key to the addresses that they tell. A router
+// without an index of its own has no use for snapshots.
+func (a *App) asksReplicas(cfg *config.Config) bool {
+	return a.replica != nil && cfg.Sync.Key != "" && !cfg.Index.Elsewhere()
 }
 
 // peerClient returns the client for the admin listeners of other routers. It uses no proxy from the environment, and

@@ -161,3 +161,37 @@ func TestARouterWithoutAnIndexIsNotAskedForOne(t *testing.T) {
 		t.Errorf("a router without an index answers a question for it with %s", resp.Status)
 	}
 }
+
+// Most routers of a group are cold, so a router that joins often hears of a cold one first. On a busy machine it may
+// hear of the warm one too late: then another one joins.
+func TestARouterThatJoinsFindsTheWarmOne(t *testing.T) {
+	e := engine(t, nil)
+	at := fmt.Sprintf("127.0.0.1:%d", testenv.FreePort(t))
+	join := func(cfg *config.Config, log *slog.Logger) *router {
+		cfg.Sync.Embedded, cfg.Sync.Key = true, "a key that all routers have"
+		cfg.Sync.Listen, cfg.Sync.Routes = "127.0.0.1:0", []string{"nats-route://" + at}
+		return startWith(t, cfg, app.Options{Log: log})
+	}
+	warm := settings(e)
+	warm.Sync.Embedded, warm.Sync.Key, warm.Sync.Listen = true, "a key that all routers have", at
+	first := startWith(t, warm, app.Options{Log: slog.New(slog.DiscardHandler)})
+	first.exact(1)
+	body := strings.NewReader(`{"model":"mock","max_tokens":1,"prompt":"` + strings.Repeat("hello ", 100) + `"}`)
+	resp, err := first.client.Post(first.url+"/v1/completions", "application/json", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	for range 3 {
+		join(settings(), slog.New(slog.DiscardHandler)) // without workers
+	}
+	testenv.Until(t, "a router that joins begins with the index of the warm one", func() bool {
+		text := new(testenv.Buffer)
+		r := join(settings(e), slog.New(slog.NewTextHandler(text, nil)))
+		r.exact(1)
+		if err := r.stop(); err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(text.String(), "holders=1 skipped=0")
+	})
+}

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"context"
+	"iter"
 	"net"
 	"net/netip"
 	"os"
@@ -105,33 +106,50 @@ func (s *Sync) usable(h *heartbeat) bool {
 }
 
 const (
-	// firstPeer bounds how long AwaitPeer waits. Embedded servers need some 200 ms to find each other. A router that is
-	// the first of its group reads the engines' histories so much later.
+	// firstPeer bounds how long FirstAdmins waits. Embedded servers need some 200 ms to find each other. A router that
+	// gets no index of its peers reads the engines' histories so much later.
 	firstPeer = 600 * time.Millisecond
 	// firstAnswer is the same once the connection is there: all routers answer the first heartbeat at once.
 	firstAnswer = 250 * time.Millisecond
 )
 
-// AwaitPeer waits until an address for Admins is known, but for 600 ms at most, and for 250 ms at most once there is
-// a connection. Without a key it does not wait.
-func (s *Sync) AwaitPeer(ctx context.Context) {
-	if s.cfg.Key == "" {
-		return
-	}
-	limit := time.NewTimer(firstPeer)
-	defer limit.Stop()
-	joined := s.joined
-	for {
-		select {
-		case <-ctx.Done():
+// FirstAdmins yields the addresses of Admins, each once, while a router that has just started hears of them: for 600 ms
+// at most, and for 250 ms at most once there is a connection. What it hears while the caller uses an address comes
+// after that. Without a key there are none.
+func (s *Sync) FirstAdmins(ctx context.Context) iter.Seq[string] {
+	return func(yield func(address string) bool) {
+		if s.cfg.Key == "" {
 			return
-		case <-limit.C:
-			return
-		case <-s.found:
-			return
-		case <-joined:
-			joined = nil
-			limit.Reset(firstAnswer)
+		}
+		limit := time.NewTimer(firstPeer)
+		defer limit.Stop()
+		joined, yielded := s.joined, map[string]bool{}
+		for over := false; ; {
+			fresh := false
+			for _, address := range s.Admins() {
+				if yielded[address] {
+					continue
+				}
+				if fresh, yielded[address] = true, true; !yield(address) {
+					return
+				}
+			}
+			switch {
+			case fresh: // it may have heard of others meanwhile
+				continue
+			case over:
+				return
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-limit.C:
+				over = true
+			case <-s.found:
+			case <-joined:
+				joined = nil
+				limit.Reset(firstAnswer)
+			}
 		}
 	}
 }

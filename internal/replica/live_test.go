@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -292,7 +293,9 @@ func TestAnAddressOnAllInterfacesIsToldAsOneThatPeersReach(t *testing.T) {
 			}
 			for i, m := range all {
 				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-				m.sync.AwaitPeer(ctx)
+				for range m.sync.FirstAdmins(ctx) {
+					break
+				}
 				cancel()
 				want := []string{"127.0.0.1:9292", "127.0.0.1:9191"}[i]
 				testenv.Until(t, "the other router's address is known", func() bool {
@@ -302,4 +305,71 @@ func TestAnAddressOnAllInterfacesIsToldAsOneThatPeersReach(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A router that starts hears of each peer, and not only of the first one: the first one may be cold. It waits for a
+// bounded time. A peer of which it hears while it asks another one is not missed.
+func TestARouterThatStartsHearsOfEachPeer(t *testing.T) {
+	key := strings.Repeat("k", 32)
+	for name, c := range map[string]struct {
+		key  string
+		asks time.Duration // how long the first peer is asked
+		want []string
+	}{
+		"the first peer answers at once": {key, 0, []string{"http://10.0.0.1:9090", "http://10.0.0.2:9090"}},
+		"the first peer is slow":         {key, 2 * time.Second, []string{"http://10.0.0.1:9090", "http://10.0.0.2:9090"}},
+		"there is no key":                {"", 0, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b, cfg := newBus(1), DefaultConfig()
+				cfg.Key = c.key
+				peer := func(admin string) {
+					m := b.join(t, cfg, 1, nil)
+					m.sync.SetAdmin(admin, false)
+					wake(m.sync.changes)
+				}
+				peer("10.0.0.1:9090")
+				testenv.Pass(time.Second)
+				joined := b.join(t, cfg, 1, nil)
+				began := time.Now()
+				var got []string
+				var late sync.WaitGroup
+				for address := range joined.sync.FirstAdmins(t.Context()) {
+					if got = append(got, address); len(got) == 1 {
+						late.Go(func() {
+							testenv.Pass(firstAnswer / 4)
+							peer("10.0.0.2:9090")
+						})
+						testenv.Pass(c.asks)
+					}
+				}
+				took := time.Since(began)
+				late.Wait()
+				if !slices.Equal(got, c.want) || took > c.asks+firstAnswer {
+					t.Errorf("a router that starts hears of %q in %v, want %q", got, took, c.want)
+				}
+			})
+		})
+	}
+}
+
+// A router whose first peer gives it the index waits for no other one.
+func TestARouterThatStartsStopsToListenWhenItWants(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, cfg := newBus(1), DefaultConfig()
+		cfg.Key = strings.Repeat("k", 32)
+		one := b.join(t, cfg, 1, nil)
+		one.sync.SetAdmin("10.0.0.1:9090", false)
+		wake(one.sync.changes)
+		testenv.Pass(time.Second)
+		two := b.join(t, cfg, 1, nil)
+		began := time.Now()
+		for range two.sync.FirstAdmins(t.Context()) {
+			break
+		}
+		if took := time.Since(began); took > greetGap {
+			t.Errorf("the first address takes %v", took)
+		}
+	})
 }

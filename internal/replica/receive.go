@@ -298,10 +298,10 @@ func (r *receiver) add(p *peer, number uint64, content []byte, now time.Time) {
 }
 
 func (r *receiver) heartbeat(p *peer, h heartbeat, now time.Time) {
-	first := p.heartbeat == heartbeat{}
+	first, moved := p.heartbeat == heartbeat{}, p.heartbeat.admin != h.admin
 	p.heartbeat, p.beat = h, now
-	if r.s.usable(&h) {
-		closeOnce(r.s.found)
+	if moved && r.s.usable(&h) {
+		wake(r.s.found)
 	}
 	if first {
 		r.s.lines.log(r.s.parts.Log, slog.LevelInfo, r.s.cfg.lineRouter(), "another router shares its requests", "router", h.name, "admin", h.admin, "version", h.version,

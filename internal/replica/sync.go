@@ -47,7 +47,7 @@ type Sync struct {
 	greet   chan struct{} // a heartbeat is to be sent soon
 	changes chan struct{} // the connection changed
 	joined  chan struct{} // closed when the connection came about first
-	found   chan struct{} // closed when the first address for Admins is known
+	found   chan struct{} // an address for Admins is new
 
 	mu       sync.Mutex // guards the fields below, and what the peers point at
 	receiver receiver
@@ -90,7 +90,7 @@ const maxOrders = maxPeers
 func New(cfg Config, parts Parts) *Sync {
 	now := time.Now()
 	s := &Sync{cfg: cfg, parts: parts, id: random(), started: uint64(now.UnixNano()), began: now, out: newOutbox(), machine: machine(),
-		orders: make(chan order, maxOrders), greet: make(chan struct{}, 1), changes: make(chan struct{}, 1), joined: make(chan struct{}), found: make(chan struct{}),
+		orders: make(chan order, maxOrders), greet: make(chan struct{}, 1), changes: make(chan struct{}, 1), joined: make(chan struct{}), found: make(chan struct{}, 1),
 		peers: map[uint64]*peer{}, gone: map[uint64]goneRouter{}}
 	s.receiver = receiver{s: s, open: newSigner(cfg.Key, cfg.Group), names: map[string]string{}, looked: now, budget: defaultWaiting}
 	if cfg.Name != "" {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -61,7 +62,7 @@ func TestAPanicEndsOnlyTheAnswer(t *testing.T) {
 	k, text := askingKeeper(t)
 	for range 2 { // the giver is not busy with the first answer for ever
 		room := int64(1 << 30)
-		k.ask(t.Context(), []string{peer}, nil, map[kvfeed.Place]bool{}, &room)
+		k.ask(t.Context(), slices.Values([]string{peer}), nil, map[kvfeed.Place]bool{}, &room)
 	}
 	if all := text.String(); k.counts.peersFailed.Load() != 2 || strings.Contains(all, errBusy.Error()) || strings.Contains(all, "status") {
 		t.Errorf("%s", all)

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,7 +33,8 @@ func askingKeeper(t *testing.T) (*Keeper, *testenv.Buffer) {
 	client := &http.Client{Transport: &http.Transport{}}
 	t.Cleanup(client.CloseIdleConnections)
 	feed := kvfeed.New(router, kvfeed.Config{}, to)
-	return NewKeeper(Config{PeerTimeout: time.Minute}, Parts{Feed: feed, Client: client, Name: "r", Version: "test", Room: 1 << 30, Log: to}), text
+	k := NewKeeper(Config{PeerTimeout: time.Minute}, Parts{Feed: feed, Client: client, Name: "r", Version: "test", Room: 1 << 30, Log: to})
+	return k, text
 }
 
 // closed returns an address at which nothing listens.
@@ -78,7 +80,7 @@ func TestTheLogHasAKindOfFailureOnce(t *testing.T) {
 				places = append(places, kvfeed.Place{Worker: fmt.Sprint("http://w:", i, j)})
 			}
 			room := int64(1 << 20)
-			k.ask(t.Context(), []string{peer}, places, map[kvfeed.Place]bool{}, &room)
+			k.ask(t.Context(), slices.Values([]string{peer}), places, map[kvfeed.Place]bool{}, &room)
 		}
 		all := text.String()
 		if strings.Count(all, "level=WARN") != 1 || strings.Count(all, "no whole snapshot") != 3 {
@@ -100,7 +102,7 @@ func TestTheLogIsNotFilledByAPeer(t *testing.T) {
 		}
 	})
 	room := int64(1 << 20)
-	k.ask(t.Context(), []string{peer}, nil, map[kvfeed.Place]bool{}, &room)
+	k.ask(t.Context(), slices.Values([]string{peer}), nil, map[kvfeed.Place]bool{}, &room)
 	if all := text.String(); len(all) > 5000 || !strings.Contains(all, "no whole snapshot") {
 		t.Errorf("%d bytes: %.300s", len(all), all)
 	}
@@ -119,7 +121,7 @@ func TestTheLogSaysWhatToDoAboutAPeer(t *testing.T) {
 	} {
 		k, text := askingKeeper(t)
 		room := int64(1 << 20)
-		k.ask(t.Context(), []string{peer}, nil, map[kvfeed.Place]bool{}, &room)
+		k.ask(t.Context(), slices.Values([]string{peer}), nil, map[kvfeed.Place]bool{}, &room)
 		if all := text.String(); !strings.Contains(all, says) {
 			t.Errorf("%s: the log does not say %q:\n%s", peer, says, all)
 		}
@@ -169,7 +171,7 @@ func TestAPeerThatUsesUpItsTimeIsLeftAlone(t *testing.T) {
 		k.failures[peer] = failure{limit: f.limit}
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		room := int64(1 << 20)
-		k.ask(ctx, []string{peer}, []kvfeed.Place{{Worker: "http://w:1"}}, map[kvfeed.Place]bool{}, &room)
+		k.ask(ctx, slices.Values([]string{peer}), []kvfeed.Place{{Worker: "http://w:1"}}, map[kvfeed.Place]bool{}, &room)
 		if ctx.Err() != nil || k.counts.peersFailed.Load() != 2 {
 			t.Errorf("%s: it gets all of the time again, and has failed %d times", name, k.counts.peersFailed.Load())
 		}
@@ -190,7 +192,7 @@ func TestAPeerThatHasMoreIsAskedAgain(t *testing.T) {
 		k.config.PeerTimeout = limit
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		known, room := map[kvfeed.Place]bool{}, int64(1<<30)
-		k.ask(ctx, []string{peer}, []kvfeed.Place{{Worker: c.Worker, Rank: c.Rank}, {Worker: "http://other"}}, known, &room)
+		k.ask(ctx, slices.Values([]string{peer}), []kvfeed.Place{{Worker: c.Worker, Rank: c.Rank}, {Worker: "http://other"}}, known, &room)
 		cancel()
 		if len(known) == 0 {
 			continue

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -185,7 +186,7 @@ func TestThePeersOfARouterShareItsRoom(t *testing.T) {
 	k := &Keeper{config: Config{Peers: peers}, Parts: b.keeper.Parts, silence: time.Minute, failures: map[string]failure{}}
 	for room, want := range map[int64]int{one + one/2: 1, 2*one + one/2: 2} {
 		left, known := room, map[kvfeed.Place]bool{}
-		k.ask(t.Context(), k.peers(), nil, known, &left)
+		k.ask(t.Context(), slices.Values(k.peers()), nil, known, &left)
 		if len(known) != want || left != room-int64(want)*one {
 			t.Errorf("room for %d bytes, %d for each: %d holders, %d bytes are left", room, one, len(known), left)
 		}

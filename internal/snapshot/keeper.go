@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"slices"
@@ -22,7 +22,8 @@ import (
 	"github.com/warmpath/warmpath/kvfeed"
 )
 
-// Parts are what a Keeper needs in addition to its settings. All are required except Others.
+// Parts are what a Keeper needs in addition to its settings. All are required except Others and
+// Joining.
 type Parts struct {
 	Feed    *kvfeed.Feed
 	Client  *http.Client
@@ -34,6 +35,9 @@ type Parts struct {
 	// Others returns the admin addresses of further peers at this moment, such as those that replica sync knows; nil:
 	// there are no others.
 	Others func() []string
+	// Joining yields the addresses of Others while a router that has just started hears of them, each once, and ends
+	// soon. nil: it yields none.
+	Joining func(context.Context) iter.Seq[string]
 }
 
 // Keeper gives a feed the checkpoints of peers and of a file, and saves the file. Run is called once; the other methods
@@ -233,7 +237,7 @@ func (k *Keeper) warm(ctx context.Context) {
 	defer cancel()
 	known := map[kvfeed.Place]bool{}
 	room := k.Room
-	k.ask(limited, k.peers(), nil, known, &room)
+	k.ask(limited, k.first(limited), nil, known, &room)
 	if k.config.SnapshotFile == "" {
 		return
 	}
@@ -259,35 +263,15 @@ func (k *Keeper) warm(ctx context.Context) {
 	}
 }
 
-// errItself means that an address of a peer is that of this process.
-var errItself = errors.New("this is the router itself")
-
-// peers returns the addresses of all other routers in random order, except that those that failed come last.
-func (k *Keeper) peers() []string {
-	all := slices.Clone(k.config.Peers)
-	if k.Others != nil {
-		all = append(all, k.Others()...)
-	}
-	for i := range all {
-		all[i] = strings.TrimSuffix(all[i], "/")
-	}
-	slices.Sort(all)
-	all = slices.DeleteFunc(slices.Compact(all), func(peer string) bool { return k.own[peer] })
-	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-	maps.DeleteFunc(k.failures, func(peer string, _ failure) bool { return !slices.Contains(all, peer) })
-	slices.SortStableFunc(all, func(a, b string) int { return k.failures[a].until.Compare(k.failures[b].until) })
-	return all
-}
-
 // ask asks one peer after the other for checkpoints, until no holder is missing. places are the wanted holders; nil:
 // all whose engines have a replay endpoint. known gets the holders of which a checkpoint came. *room bounds the memory
 // of all checkpoints together, and becomes what is left.
-func (k *Keeper) ask(ctx context.Context, peers []string, places []kvfeed.Place, known map[kvfeed.Place]bool, room *int64) {
+func (k *Keeper) ask(ctx context.Context, peers iter.Seq[string], places []kvfeed.Place, known map[kvfeed.Place]bool, room *int64) {
 	level, start := slog.LevelInfo, places == nil
 	if !start {
 		level = slog.LevelDebug // the log says of each holder that it continues from a checkpoint
 	}
-	for _, peer := range peers {
+	for peer := range peers {
 		if ctx.Err() != nil {
 			return
 		}
@@ -473,7 +457,7 @@ func (k *Keeper) askForLacking(ctx context.Context) time.Time {
 		limited, cancel := context.WithTimeoutCause(ctx, k.config.PeerTimeout, fmt.Errorf("index.peer_timeout, %v, is over", k.config.PeerTimeout))
 		defer cancel()
 		room := k.Room
-		k.ask(limited, peers, places, map[kvfeed.Place]bool{}, &room)
+		k.ask(limited, slices.Values(peers), places, map[kvfeed.Place]bool{}, &room)
 	}
 	if next.IsZero() {
 		return soonest

@@ -142,7 +142,7 @@ func TestTheNextPeerIsAskedForTheSameHolders(t *testing.T) {
 		{answers(mostAsked + 10), nil, nil},
 	} {
 		room := int64(1 << 20)
-		k.ask(t.Context(), []string{c.first, second.URL}, c.places, map[kvfeed.Place]bool{}, &room)
+		k.ask(t.Context(), slices.Values([]string{c.first, second.URL}), c.places, map[kvfeed.Place]bool{}, &room)
 		second.mu.Lock()
 		if len(second.asked) != i+1 || !slices.Equal(second.asked[i], c.want) {
 			t.Errorf("the second peer is asked for %v, want %v", second.asked, c.want)

@@ -3,6 +3,7 @@ package snapshot
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -52,7 +53,7 @@ func TestTheLogSaysThatPeersNameWorkersDifferently(t *testing.T) {
 	}
 	room := int64(1 << 30)
 	for range 2 {
-		k.ask(t.Context(), k.peers(), []kvfeed.Place{{Worker: other.url}}, map[kvfeed.Place]bool{}, &room)
+		k.ask(t.Context(), slices.Values(k.peers()), []kvfeed.Place{{Worker: other.url}}, map[kvfeed.Place]bool{}, &room)
 	}
 	if n := strings.Count(b.log.String(), "a peer follows no such worker"); n != 1 {
 		t.Errorf("the log says %d times that the peer follows no such worker:\n%s", n, b.log)

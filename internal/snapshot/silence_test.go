@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -159,7 +160,7 @@ func TestAPeerThatFailedIsLeftAloneForAWhile(t *testing.T) {
 	}
 	for range 3 {
 		room := int64(1 << 20)
-		k.ask(t.Context(), k.peers(), []kvfeed.Place{{Worker: "http://w:1"}}, map[kvfeed.Place]bool{}, &room)
+		k.ask(t.Context(), slices.Values(k.peers()), []kvfeed.Place{{Worker: "http://w:1"}}, map[kvfeed.Place]bool{}, &room)
 	}
 	if n := strings.Count(log.String(), "level=WARN"); n != 1 {
 		t.Errorf("%d warnings:\n%s", n, log)

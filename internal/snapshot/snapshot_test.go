@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -270,7 +271,7 @@ func TestARouterDoesNotAskItself(t *testing.T) {
 	b.stop()
 	for range 10 { // in random order
 		room := int64(1 << 30)
-		b.keeper.ask(t.Context(), b.keeper.peers(), []kvfeed.Place{{Worker: "http://unknown"}}, map[kvfeed.Place]bool{}, &room)
+		b.keeper.ask(t.Context(), slices.Values(b.keeper.peers()), []kvfeed.Place{{Worker: "http://unknown"}}, map[kvfeed.Place]bool{}, &room)
 	}
 	if log := b.log.String(); strings.Count(log, line) != 1 || strings.Contains(log, "gave no whole snapshot") {
 		t.Errorf("the log does not say it once:\n%s", log)
