@@ -206,6 +206,26 @@ func TestAPeerThatHasMoreIsAskedAgain(t *testing.T) {
 	t.Errorf("no checkpoint comes:\n%s", text)
 }
 
+// The next peer is not asked for the holders that a peer gave before its answer broke off.
+func TestWhatAPeerGaveBeforeItBrokeOffIsNotAskedForAgain(t *testing.T) {
+	c := sample()
+	whole := written(t, c)
+	broken := server(t, false, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write(whole[:len(whole)-len(section(kindEnd, make([]byte, 8)))])
+	})
+	next := newAskedPeer(t)
+	k, text := askingKeeper(t)
+	known, room := map[kvfeed.Place]bool{}, int64(1<<30)
+	places := []kvfeed.Place{{Worker: c.Worker, Rank: c.Rank}, {Worker: "http://other"}}
+	k.ask(t.Context(), slices.Values([]string{broken, next.URL}), places, known, &room)
+	if k.counts.peersFailed.Load() != 1 || len(known) != 1 {
+		t.Fatalf("the first peer does not break off after a checkpoint:\n%s", text)
+	}
+	if want := []string{"0@http://other"}; len(next.asked) != 1 || !slices.Equal(next.asked[0], want) {
+		t.Errorf("the next peer is asked for %q, want %q", next.asked, want)
+	}
+}
+
 func TestPausesGrowWithTheTimeThatAPeerUsesUp(t *testing.T) {
 	const silence, most = 2 * time.Second, time.Minute
 	busy := &refusal{status: http.StatusServiceUnavailable}

@@ -288,20 +288,20 @@ func (k *Keeper) ask(ctx context.Context, peers iter.Seq[string], places []kvfee
 		if err != nil {
 			k.counts.peersFailed.Add(1)
 			k.noteFailed(peer, len(known), &attempt{err: err, took: time.Since(began), late: late, useful: len(known) > before, start: start})
-			continue
+		} else {
+			delete(k.failures, peer)
+			k.counts.peers.Add(1)
+			k.Log.Log(ctx, level, "a peer gave a snapshot of its index", "peer", peer, "holders", len(known), "skipped", len(skipped), "ms", time.Since(began).Milliseconds())
 		}
-		delete(k.failures, peer)
-		k.counts.peers.Add(1)
-		k.Log.Log(ctx, level, "a peer gave a snapshot of its index", "peer", peer, "holders", len(known), "skipped", len(skipped), "ms", time.Since(began).Milliseconds())
-		switch {
-		case places != nil: // a holder whose checkpoint is too old is neither known nor skipped
-			places = slices.Clone(places)
-		case len(known) == 0: // the next peer is asked for all, too: skipped has only some of them
-			continue
-		default:
+		if places == nil {
+			if err != nil || len(known) == 0 { // the next peer is asked for all, too: skipped has only some of them
+				continue
+			}
 			places = skipped
 		}
-		if places = slices.DeleteFunc(places, func(p kvfeed.Place) bool { return known[p] }); len(places) == 0 {
+		// A holder whose checkpoint is too old is neither known nor skipped.
+		places = slices.DeleteFunc(slices.Clone(places), func(p kvfeed.Place) bool { return known[p] })
+		if len(places) == 0 {
 			return
 		}
 	}
