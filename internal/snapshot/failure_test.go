@@ -226,6 +226,21 @@ func TestWhatAPeerGaveBeforeItBrokeOffIsNotAskedForAgain(t *testing.T) {
 	}
 }
 
+// A router that stops while it asks a peer does not blame the peer.
+func TestARouterThatStopsBlamesNoPeer(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	peer := server(t, false, func(_ http.ResponseWriter, r *http.Request) {
+		stop()
+		<-r.Context().Done()
+	})
+	k, text := askingKeeper(t)
+	room := int64(1 << 20)
+	k.ask(ctx, slices.Values([]string{peer}), nil, map[kvfeed.Place]bool{}, &room)
+	if all := text.String(); k.counts.peersFailed.Load() != 0 || strings.Contains(all, "no whole snapshot") {
+		t.Errorf("a router stops:\n%s", all)
+	}
+}
+
 func TestPausesGrowWithTheTimeThatAPeerUsesUp(t *testing.T) {
 	const silence, most = 2 * time.Second, time.Minute
 	busy := &refusal{status: http.StatusServiceUnavailable}

@@ -286,6 +286,9 @@ func (k *Keeper) ask(ctx context.Context, peers iter.Seq[string], places []kvfee
 			continue
 		}
 		if err != nil {
+			if errors.Is(ctx.Err(), context.Canceled) { // the router stops: the peer has done nothing wrong
+				return
+			}
 			k.counts.peersFailed.Add(1)
 			k.noteFailed(peer, len(known), &attempt{err: err, took: time.Since(began), late: late, useful: len(known) > before, start: start})
 		} else {
