@@ -214,7 +214,7 @@ func (e *embedded) watch(ctx context.Context, s *Sync) {
 			return
 		case <-tick.C:
 		}
-		e.warnSubscriptions(&s.lines)
+		e.warnSubscriptions(&s.lines, s.manySubscriptions)
 		if now := e.peers(); now != known {
 			e.log.Debug("the number of other routers' NATS servers changed", "connected", now, "before", known)
 			if time.Since(changed) > stoodInterval {
@@ -236,13 +236,13 @@ func (e *embedded) watch(ctx context.Context, s *Sync) {
 // nats-server bounds the subscriptions of a client and of a leaf node, but not those of a route (route.go makes each
 // route with msubs -1, and applyAccountLimits leaves routes out), and offers no way to close a route. So only a
 // password or certificates keep others away from the listener for routes, and an operator has to know.
-func (e *embedded) warnSubscriptions(lines *lines) {
+func (e *embedded) warnSubscriptions(lines *lines, many int) {
 	total := e.server.NumSubscriptions()
-	if total < manySubscriptions || !lines.due(once("subscriptions"), time.Now()) {
+	if int(total) < many {
 		return
 	}
 	now, err := e.server.Routez(&server.RoutezOptions{})
-	if err != nil || len(now.Routes) == 0 {
+	if err != nil || len(now.Routes) == 0 || !lines.due(once("subscriptions"), time.Now()) {
 		return
 	}
 	most := slices.MaxFunc(now.Routes, func(a, b *server.RouteInfo) int { return cmp.Compare(a.NumSubs, b.NumSubs) })

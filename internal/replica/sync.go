@@ -49,6 +49,8 @@ type Sync struct {
 	joined  chan struct{} // closed when the connection came about first
 	found   chan struct{} // an address for Admins is new
 
+	manySubscriptions int // the constant of this name; tests lower it
+
 	mu       sync.Mutex // guards the fields below, and what the peers point at
 	receiver receiver
 	peers    map[uint64]*peer
@@ -96,6 +98,7 @@ func New(cfg Config, parts Parts) *Sync {
 	if cfg.Name != "" {
 		s.parts.Name = cfg.Name
 	}
+	s.manySubscriptions = manySubscriptions
 	s.link = newNATS(cfg, s.id, parts.Log)
 	return s
 }
