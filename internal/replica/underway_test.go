@@ -2,7 +2,7 @@ package replica
 
 import (
 	"encoding/binary"
-	"runtime"
+	"reflect"
 	"testing"
 	"time"
 
@@ -95,36 +95,20 @@ func TestAPeerWithoutRoomIsAskedSeldom(t *testing.T) {
 
 // The memory of a map does not shrink by itself.
 func TestRequestsThatHaveEndedTakeNoMemory(t *testing.T) {
-	heap := func() int64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
 	now := time.Unix(1000, 0)
-	before := heap()
 	all := 0
-	var peers []*peer
-	for i := range 16 {
-		p := newPeer(header{from: uint64(i + 1)}, nil, &all)
-		for id := range uint64(maxUnderWay) {
-			p.follow(&warmpath.Placement{ID: id + 1}, 1, now)
-		}
-		for id := range uint64(maxUnderWay - 1) {
-			p.forget(id + 1)
-		}
-		peers = append(peers, p)
+	p := newPeer(header{from: 1}, nil, &all)
+	for id := range uint64(maxUnderWay) {
+		p.follow(&warmpath.Placement{ID: id + 1}, 1, now)
 	}
-	took := heap() - before
-	for _, p := range peers {
-		if len(p.underWay) != 1 || p.digest != digestOf(maxUnderWay, false) {
-			t.Fatal("the last request of a peer is lost")
-		}
+	large := p.underWay
+	for id := range uint64(maxUnderWay - 1) {
+		p.forget(id + 1)
 	}
-	if took > 8<<20 { // without new maps 40 MB
-		t.Errorf("16 requests take %d KiB", took>>10)
+	if len(p.underWay) != 1 || p.digest != digestOf(maxUnderWay, false) || all != 1 {
+		t.Fatalf("%d requests are left, want the last one, and %d are counted", len(p.underWay), all)
 	}
-	if all != len(peers) {
-		t.Errorf("%d requests are counted, want %d", all, len(peers))
+	if reflect.ValueOf(p.underWay).Pointer() == reflect.ValueOf(large).Pointer() || p.most > underWayShare {
+		t.Errorf("one request has a map that had %d", p.most)
 	}
 }
