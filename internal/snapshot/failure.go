@@ -17,6 +17,7 @@ import (
 type failure struct {
 	kind  string        // why it failed: the log has it once
 	until time.Time     // the peer is not asked for single holders before
+	busy  bool          // it was giving other snapshots
 	limit time.Duration // how long the next snapshot of this peer may take; 0: index.peer_timeout
 }
 

@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"net/http"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/warmpath/warmpath/kvfeed"
@@ -43,5 +46,28 @@ func TestAStartAsksThePeersOfWhichItHearsLater(t *testing.T) {
 	}
 	if k.offered[kvfeed.Place{Worker: e.url}] == "" {
 		t.Error("the feed has no checkpoint")
+	}
+}
+
+// A warm peer gives two snapshots at a time. Of three routers that start at once beside it, one is refused at first.
+func TestAStartAsksABusyPeerAgain(t *testing.T) {
+	e := newEngine(t, "http://w:1", 1, 10)
+	a := newSite(t, Config{}, e)
+	e.cache(t, 3)
+	a.awaitExact(e)
+	var asked atomic.Int64
+	busy := server(t, false, func(w http.ResponseWriter, r *http.Request) {
+		if asked.Add(1) == 1 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		a.giver.ServeHTTP(w, r)
+	})
+	k, text := askingKeeper(t)
+	k.Others = func() []string { return []string{busy} }
+	k.Joining = func(context.Context) iter.Seq[string] { return slices.Values([]string{busy}) }
+	k.warm(t.Context())
+	if n := asked.Load(); n != 2 || k.offered[kvfeed.Place{Worker: e.url}] == "" {
+		t.Errorf("a busy peer is asked %d times:\n%s", n, text)
 	}
 }

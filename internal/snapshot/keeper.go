@@ -327,7 +327,7 @@ func (k *Keeper) noteFailed(peer string, holders int, a *attempt) {
 		level = slog.LevelDebug
 	}
 	pause, limit := a.pace(last.limit, k.silence, k.config.PeerTimeout)
-	k.failures[peer] = failure{kind, time.Now().Add(pause), limit}
+	k.failures[peer] = failure{kind, time.Now().Add(pause), errors.Is(a.err, errBusy), limit}
 	why := k.blank(a.err.Error())
 	why = strings.ToValidUTF8(why[:min(len(why), 500)], "") // a peer that is no router may send a long line
 	if next != "" {

@@ -30,8 +30,9 @@ func (k *Keeper) peers() []string {
 	return all
 }
 
-// first yields the peers that a start asks: those that are known, and then those that Joining hears of. A peer that is
-// cold or fails does not keep the router from a warm one that it hears of later.
+// first yields the peers that a start asks: those that are known, then those that Joining hears of, and in the end once
+// more those that were busy. A peer that is cold or fails does not keep the router from a warm one that it hears of
+// later.
 func (k *Keeper) first(ctx context.Context) iter.Seq[string] {
 	return func(yield func(peer string) bool) {
 		known := k.peers()
@@ -45,6 +46,11 @@ func (k *Keeper) first(ctx context.Context) iter.Seq[string] {
 		}
 		for peer := range k.Joining(ctx) {
 			if !slices.Contains(known, peer) && !yield(peer) {
+				return
+			}
+		}
+		for _, peer := range k.peers() { // Joining took a while, and most snapshots take less
+			if k.failures[peer].busy && !yield(peer) {
 				return
 			}
 		}
