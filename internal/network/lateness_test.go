@@ -36,6 +36,25 @@ func TestAServerThatIsLateAgainAndAgainIsLeftAloneLonger(t *testing.T) {
 	}
 }
 
+// A server that pauses for 200 ms now and then is left alone for a second each time. Each question of a pause is late.
+func TestAServerWithShortPausesIsNotLeftAloneForLong(t *testing.T) {
+	l, now, rested := new(network.Lateness), time.Unix(1000, 0), time.Duration(0)
+	for range 20 { // pauses, one each 10 s
+		for i := range 1000 {
+			if now = now.Add(10 * time.Millisecond); l.Resting(now) {
+				rested += 10 * time.Millisecond
+			} else if i < 20 {
+				l.Late(now)
+			} else {
+				l.InTime()
+			}
+		}
+	}
+	if rested < 15*time.Second || rested > 25*time.Second {
+		t.Errorf("the server is left alone for %v of 200 s, want about 20 s", rested)
+	}
+}
+
 func TestAServerThatIsMostlyInTimeIsAsked(t *testing.T) {
 	w, now := new(network.Lateness), time.Unix(1000, 0)
 	for i := range 1000 {
