@@ -33,9 +33,10 @@ func (g *Gateway) askIndex(ctx context.Context, p *prepared) {
 	began, span := time.Now(), p.span.Part("index")
 	var failed error
 	for i := range lookups {
-		if err := g.Index.Match(ctx, &lookups[i]); err != nil {
-			lookups[i].Matches = lookups[i].Matches[:0]
-			failed = err
+		if i > 0 && ctx.Err() != nil { // the others had no time: that the index is late was said once
+			lookups[i].Matches, failed = lookups[i].Matches[:0], ctx.Err()
+		} else if err := g.Index.Match(ctx, &lookups[i]); err != nil {
+			lookups[i].Matches, failed = lookups[i].Matches[:0], err
 		}
 	}
 	outcome := telemetry.LookupAnswered

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -73,6 +74,47 @@ func TestAnIndexInAnotherProcessIsAskedBeforeTheDecision(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Engines that hash with a look-ahead need a second question. It is not asked if the first one took all the time: an
+// index that is late once would count as late twice.
+func TestNoQuestionIsAskedWhenTheTimeIsOver(t *testing.T) {
+	answer := func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/chat/completions/render" {
+			_, _ = io.WriteString(w, `{"token_ids":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20]}`)
+			return
+		}
+		plain(w, r)
+	}
+	for late, want := range map[bool]int32{false: 2, true: 1} {
+		var asked atomic.Int32
+		f := serve(t, func(s *settings) {
+			s.tokens.Budget = 5 * time.Second
+			s.parts = func(p *gateway.Parts) {
+				router, err := warmpath.New(warmpath.Options{Fleet: p.Fleet, RemoteIndex: true})
+				if err != nil {
+					t.Fatal(err)
+				}
+				p.Router, p.IndexTimeout = router, time.Minute
+				if late {
+					p.IndexTimeout = 20 * time.Millisecond
+				}
+				p.Index = &elsewhere{0, func(ctx context.Context) error {
+					asked.Add(1)
+					if late {
+						<-ctx.Done()
+					}
+					return ctx.Err()
+				}}
+			}
+		}, worker(t, answer))
+		if !f.Router.SetAhead(0, 1) {
+			t.Fatal("no look-ahead")
+		}
+		if resp, text := f.post(t, chat); resp.StatusCode != http.StatusOK || asked.Load() != want {
+			t.Errorf("late %t: %d questions, want %d; %d %s", late, asked.Load(), want, resp.StatusCode, text)
+		}
 	}
 }
 
