@@ -142,7 +142,7 @@ func (c *Client) Match(ctx context.Context, q *warmpath.Lookup) error {
 	if s := c.stream.Load(); s != nil {
 		answer, err := s.ask(ctx, &question)
 		if err == nil {
-			c.late.answered(c.log, &c.config)
+			c.late.answered(time.Now(), c.log, &c.config)
 			return c.noteFailed(q.Model, v.matches(answer, q))
 		}
 		if !errors.Is(err, errStream) {
@@ -160,7 +160,7 @@ func (c *Client) Match(ctx context.Context, q *warmpath.Lookup) error {
 		}
 		return err // the next poll notes what is wrong
 	}
-	c.late.answered(c.log, &c.config)
+	c.late.answered(time.Now(), c.log, &c.config)
 	return c.noteFailed(q.Model, v.matches(a.answer.Bytes(), q))
 }
 

@@ -3,7 +3,6 @@ package indexer
 import (
 	"errors"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -14,28 +13,22 @@ import (
 // wait for it.
 var errLeftAlone = errors.New("the index service answers too late, so it is left alone for a while")
 
-// lateness decides when the index service is left alone, because most of its answers are late, and logs it. It is safe
-// for concurrent use.
+// steadyAfter is how long after a rest the log says that answers come in time, if there was no other rest meanwhile.
+const steadyAfter = time.Minute
+
+// lateness decides when the index service is left alone, because most of its answers are late, and logs it: at most two
+// lines a minute, and none while it goes on. It is safe for concurrent use.
 type lateness struct {
 	network.Lateness
 
-	warned minute
-	mu     sync.Mutex // guards the fields below; not held while the log is written
-	told   bool       // the log has said that answers are late, and not yet that they come in time again
-	inTime int        // answers in time in a row
+	told  atomic.Bool  // the log has said that answers are late, and not yet that they come in time again
+	until atomic.Int64 // when the last rest ends
 }
 
 // answered records an answer in time.
-func (l *lateness) answered(log *slog.Logger, c *ClientConfig) {
+func (l *lateness) answered(now time.Time, log *slog.Logger, c *ClientConfig) {
 	l.InTime()
-	l.mu.Lock()
-	l.inTime++
-	again := l.told && l.inTime >= network.MostLate // one answer says little: after a rest the service has few questions
-	if again {
-		l.told = false
-	}
-	l.mu.Unlock()
-	if again {
+	if l.told.Load() && now.UnixNano()-l.until.Load() > int64(steadyAfter) && l.told.CompareAndSwap(true, false) {
 		log.Info("the index service answers in time again", "service", c.URL)
 	}
 }
@@ -43,16 +36,16 @@ func (l *lateness) answered(log *slog.Logger, c *ClientConfig) {
 // missed records an answer that did not come in time. rests says that the service is left alone from now on.
 func (l *lateness) missed(now time.Time, log *slog.Logger, c *ClientConfig) (rests bool) {
 	rest := l.Late(now)
-	tell := rest > 0 && l.warned.begins(now)
-	l.mu.Lock()
-	l.inTime, l.told = 0, l.told || tell
-	l.mu.Unlock()
-	if tell {
+	if rest == 0 {
+		return false
+	}
+	l.until.Store(now.Add(rest).UnixNano())
+	if l.told.CompareAndSwap(false, true) {
 		log.Warn(tooLate+": requests are decided by load, and the router asks again after a rest, which is longer each time and at most a minute",
 			"service", c.URL, "max_wait", c.MaxWait, "rest", rest,
 			"next", "place the service nearer to the router, or give it more cores; or raise index.max_wait, for which each request may then wait")
 	}
-	return rest > 0
+	return true
 }
 
 // minute lets the log say something at most once a minute. The zero value is ready. It is safe for concurrent use.
