@@ -121,7 +121,7 @@ func (s *Sync) FirstAdmins(ctx context.Context) iter.Seq[string] {
 		if s.cfg.Key == "" {
 			return
 		}
-		limit := time.NewTimer(firstPeer)
+		limit, end := time.NewTimer(firstPeer), time.Now().Add(firstPeer)
 		defer limit.Stop()
 		joined, yielded := s.joined, map[string]bool{}
 		for over := false; ; {
@@ -148,7 +148,7 @@ func (s *Sync) FirstAdmins(ctx context.Context) iter.Seq[string] {
 			case <-s.found:
 			case <-joined:
 				joined = nil
-				limit.Reset(firstAnswer)
+				limit.Reset(min(firstAnswer, time.Until(end)))
 			}
 		}
 	}
