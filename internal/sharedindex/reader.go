@@ -314,16 +314,18 @@ func (r *Reader) follow(ctx context.Context, client valkey.Client) error {
 		return fmt.Errorf("read the series: %w", err)
 	}
 	var all []*description
+	var invalid error // only the first is logged: two that take turns would be logged at each look
 	for _, writer := range r.heard.all(texts) {
 		if writer.err != nil {
 			r.counts.invalid.Add(1)
-			r.problem.tell("a writer of the shared index is left out", writer.err)
+			invalid = cmp.Or(invalid, writer.err)
 			continue
 		}
 		if string(writer.d.Series) == series {
 			all = append(all, writer.d)
 		}
 	}
+	r.problem.tell("a writer of the shared index is left out", invalid)
 	learned, err := r.readPlaced(ctx, client)
 	if err != nil {
 		return err
