@@ -163,7 +163,8 @@ func TestARouterWithoutAnIndexIsNotAskedForOne(t *testing.T) {
 }
 
 // Most routers of a group are cold, so a router that joins often hears of a cold one first. On a busy machine it may
-// hear of the warm one too late: then another one joins.
+// hear of the warm one too late: then another one joins. So this test holds only that the parts are connected; those of
+// replica and snapshot hold that each peer is asked.
 func TestARouterThatJoinsFindsTheWarmOne(t *testing.T) {
 	e := engine(t, nil)
 	at := fmt.Sprintf("127.0.0.1:%d", testenv.FreePort(t))
