@@ -248,7 +248,8 @@ func TestOtherGroupsOfAWorkerChangeNothing(t *testing.T) {
 // A worker's events show the size of its blocks at the service. The router takes it, and keeps its own if none is
 // known.
 func TestARouterTakesTheEnginesBlockSizeFromTheService(t *testing.T) {
-	a := newAsker(t, "http://127.0.0.1:1", nil) // its service never answers, so only the test applies lists
+	a := newAsker(t, "http://127.0.0.1:1", nil)
+	a.stop() // only the test applies lists
 	w := a.put("http://a", fleet.Facts{Models: []fleet.Model{{ID: "m"}}, BlockSize: 16})
 	for _, c := range []struct{ listed, want int }{{0, 16}, {32, 32}, {0, 32}, {64, 64}} {
 		list := &listing{workers: []listedWorker{{worker: "http://a", model: "m", group: defaultGroup, engineBlockSize: c.listed, ranks: []listedRank{{}}}}}
