@@ -13,22 +13,18 @@ import (
 // wait for it.
 var errLeftAlone = errors.New("the index service answers too late, so it is left alone for a while")
 
-// steadyAfter is how long after a rest the log says that answers come in time, if there was no other rest meanwhile.
-const steadyAfter = time.Minute
-
 // lateness decides when the index service is left alone, because most of its answers are late, and logs it: at most two
 // lines a minute, and none while it goes on. It is safe for concurrent use.
 type lateness struct {
 	network.Lateness
 
-	told  atomic.Bool  // the log has said that answers are late, and not yet that they come in time again
-	until atomic.Int64 // when the last rest ends
+	told atomic.Bool // the log has said that answers are late, and not yet that they come in time again
 }
 
 // answered records an answer in time.
 func (l *lateness) answered(now time.Time, log *slog.Logger, c *ClientConfig) {
 	l.InTime()
-	if l.told.Load() && now.UnixNano()-l.until.Load() > int64(steadyAfter) && l.told.CompareAndSwap(true, false) {
+	if l.told.Load() && l.Steady(now) && l.told.CompareAndSwap(true, false) {
 		log.Info("the index service answers in time again", "service", c.URL)
 	}
 }
@@ -39,7 +35,6 @@ func (l *lateness) missed(now time.Time, log *slog.Logger, c *ClientConfig) (res
 	if rest == 0 {
 		return false
 	}
-	l.until.Store(now.Add(rest).UnixNano())
 	if l.told.CompareAndSwap(false, true) {
 		log.Warn(tooLate+": requests are decided by load, and the router asks again after a rest, which is longer each time and at most a minute",
 			"service", c.URL, "max_wait", c.MaxWait, "rest", rest,

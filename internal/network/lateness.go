@@ -55,9 +55,16 @@ func (l *Lateness) Late(now time.Time) (rest time.Duration) {
 	return l.rest
 }
 
-// Resting reports whether the server is left alone.
-func (l *Lateness) Resting(now time.Time) bool {
+// Until returns when the last rest ends or has ended; the zero time if there was none.
+func (l *Lateness) Until() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return now.Before(l.until)
+	return l.until
 }
+
+// Steady reports whether the last rest ended more than a minute ago. If a log says only then that answers are in time
+// again, it has two lines a minute at most.
+func (l *Lateness) Steady(now time.Time) bool { return now.Sub(l.Until()) > lastRest }
+
+// Resting reports whether the server is left alone.
+func (l *Lateness) Resting(now time.Time) bool { return now.Before(l.Until()) }

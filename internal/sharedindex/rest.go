@@ -13,10 +13,6 @@ import (
 // errLate means that the server is left alone, because most of its answers were late.
 var errLate = errors.New("the server of the shared index takes longer than index.valkey.lookup_timeout")
 
-// steadyAfter is how long after a rest the log says that lookups are in time, if there was no other rest meanwhile. So
-// a server that is late again and again makes two lines a minute at most.
-const steadyAfter = time.Minute
-
 // rests are the times for which the server is left alone, because most lookups were late. During a rest no lookup is
 // asked, and nobody is trusted. The reader goes on to read what writers say: it has more patience than a request.
 type rests struct {
@@ -25,9 +21,8 @@ type rests struct {
 	now atomic.Bool
 
 	// Reader.mu guards the fields below.
-	until    time.Time // when the last rest ends
-	told     bool      // the log has said that lookups are late, and not yet that they are in time
-	answered int64     // lookups that had been answered when the last rest began
+	told     bool  // the log has said that lookups are late, and not yet that they are in time
+	answered int64 // lookups that had been answered when the last rest began
 }
 
 // missed records a lookup without an answer. It says nothing about the server if the asker left first. The time of an
@@ -37,8 +32,8 @@ func (r *Reader) missed(asker context.Context, err error) {
 	case errors.Is(asker.Err(), context.Canceled):
 		return
 	case errors.Is(err, context.DeadlineExceeded):
-		if rest := r.rests.lateness.Late(time.Now()); rest > 0 {
-			r.rest(rest)
+		if r.rests.lateness.Late(time.Now()) > 0 {
+			r.rest()
 		}
 	default:
 		r.lost(err)
@@ -50,10 +45,10 @@ func (r *Reader) missed(asker context.Context, err error) {
 }
 
 // rest begins a rest.
-func (r *Reader) rest(length time.Duration) {
+func (r *Reader) rest() {
 	r.mu.Lock()
 	r.rests.now.Store(true)
-	r.rests.until, r.rests.answered = time.Now().Add(length), r.counts.lookups.Load()
+	r.rests.answered = r.counts.lookups.Load()
 	for h, o := range r.trusted {
 		r.trust(h, o)
 	}
@@ -70,10 +65,10 @@ func (r *Reader) rest(length time.Duration) {
 func (r *Reader) endRest() {
 	now := time.Now()
 	r.mu.Lock()
-	if !now.Before(r.rests.until) {
+	if !r.rests.lateness.Resting(now) {
 		r.rests.now.Store(false)
 	}
-	steady := r.rests.told && now.Sub(r.rests.until) > steadyAfter && r.counts.lookups.Load() > r.rests.answered
+	steady := r.rests.told && r.rests.lateness.Steady(now) && r.counts.lookups.Load() > r.rests.answered
 	if steady {
 		r.rests.told = false
 	}
@@ -88,9 +83,7 @@ func (r *Reader) restEnds() <-chan time.Time {
 	if !r.rests.now.Load() {
 		return nil
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return time.After(time.Until(r.rests.until))
+	return time.After(time.Until(r.rests.lateness.Until()))
 }
 
 // masked returns what the fleet is told of a holder: nobody is trusted during a rest. Callers hold Reader.mu.

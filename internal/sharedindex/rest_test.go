@@ -73,7 +73,11 @@ func TestARestEndsInTime(t *testing.T) {
 		}
 		return w.blocks(0, 1) == 40 && w.trust(0) == fleet.TrustExact
 	})
-	w.reader.rest(time.Second)
+	over, stop := context.WithDeadline(t.Context(), time.Now())
+	defer stop()
+	for range network.MostLate {
+		w.reader.missed(over, context.DeadlineExceeded)
+	}
 	w.reader.poke <- struct{}{}
 	w.exact(0, 1)
 }
@@ -143,7 +147,7 @@ func TestASlowServerIsLeftAloneForAWhile(t *testing.T) {
 			<-time.After(2 * time.Second << round)
 			r.answer()
 		}
-		<-time.After(steadyAfter)
+		<-time.After(time.Minute)
 		r.answer()
 		r.wants("after a minute without a rest", fleet.TrustExact, "", 1, 0)
 		<-time.After(1)

@@ -22,8 +22,7 @@ import (
 	"github.com/warmpath/warmpath/kvfeed"
 )
 
-// Parts are what a Keeper needs in addition to its settings. All are required except Others and
-// Joining.
+// Parts are what a Keeper needs in addition to its settings. All are required except Others and Joining.
 type Parts struct {
 	Feed    *kvfeed.Feed
 	Client  *http.Client
